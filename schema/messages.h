@@ -1,0 +1,327 @@
+// What Everstep's processes say to each other, as plain values. schema/wire.fbs is the same on the wire and
+// schema/codec.h turns one into the other. Who sends what, when, and what it may change: docs/protocol.md.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "schema/ids.h"
+#include "schema/job.h"
+#include "schema/parameter_spec.h"
+#include "schema/shard_map.h"
+
+namespace everstep {
+
+// Incremented when an old peer could misunderstand a new one. Fields that are only added do not need it.
+inline constexpr uint16_t kProtocolVersion = 1;
+
+// ---- Data ledger ----
+
+// Positions [begin, end) of one epoch's permutation.
+struct SampleRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+
+  uint64_t size() const { return end - begin; }
+  friend auto operator<=>(const SampleRange&, const SampleRange&) = default;
+};
+
+// Samples lent to one worker for one contribution. Ranges are sorted and disjoint. A job without a dataset has leases
+// without ranges.
+struct Lease {
+  LeaseId id;
+  uint64_t epoch = 0;
+  std::vector<SampleRange> ranges;
+
+  uint64_t samples() const;
+  friend bool operator==(const Lease&, const Lease&) = default;
+};
+
+// What is consumed: every epoch before `epoch`, and `consumed` (sorted, disjoint, not touching) of it.
+struct LedgerState {
+  uint64_t epoch = 0;
+  std::vector<SampleRange> consumed;
+
+  friend bool operator==(const LedgerState&, const LedgerState&) = default;
+};
+
+// ---- The step ----
+
+// What one worker adds to one step, without its bytes. All fields together are its identity (rule R6).
+struct Contribution {
+  WorkerId worker;
+  Version base;        // the version its gradients were computed on
+  Digest base_digest;
+  Lease lease;
+
+  friend bool operator==(const Contribution&, const Contribution&) = default;
+};
+
+struct SealId {
+  Ballot ballot;
+  Version step;  // leads from version `step` to the next
+
+  friend auto operator<=>(const SealId&, const SealId&) = default;
+};
+
+// The decision what a step is made of. Everything a replica needs to do the step's maths, and everything a new
+// coordinator needs to go on from it.
+struct Seal {
+  SealId id;
+  std::vector<Contribution> contributors;  // in the order of summation: by lease position, then worker
+  std::vector<double> weights;             // one per contributor
+  double learning_rate = 0;
+  double clip_norm = 0;                    // 0 = none
+  LedgerState ledger_after;
+  Digest previous;                         // digest of version id.step
+  Digest digest;                           // of all of the above (SealDigest): names version id.step + 1
+
+  friend bool operator==(const Seal&, const Seal&) = default;
+};
+
+// The checksum over every field but `digest`.
+Digest SealDigest(const Seal& seal);
+
+// ---- Joining and leaving (control lane) ----
+
+enum class PeerRole : uint8_t { kWorker = 0, kServer = 1, kObserver = 2 };
+
+struct Hello {
+  PeerRole role = PeerRole::kWorker;
+  std::string name;             // for people; a worker's name is fenced when a new life of it says hello
+  std::string job_name;         // empty: whatever job runs there
+  WorkerId worker;              // workers: this life
+  Incarnation incarnation;      // servers: this life
+  std::string address;          // servers: where others reach it
+  ParameterSpec spec;           // workers
+  uint64_t dataset_size = 0;    // workers: samples of one epoch, 0 = the user brings their own data
+  Version version;              // workers that come back after a coordinator's death: what they hold
+  std::optional<Lease> lease;   // ... and what they were lent
+};
+
+struct Welcome {
+  JobSpec job;
+  ServerId server;              // servers: their id
+  Version version;              // newest committed
+  std::optional<ShardMap> map;  // absent until the first worker has registered the model
+};
+
+struct Refused {
+  Code code = Code::kFailed;
+  std::string message;
+};
+
+struct MapUpdate {
+  ShardMap map;
+};
+
+// The worker has the parameters (or none exist yet) and may be given work.
+struct Ready {
+  WorkerId worker;
+  Version version;
+};
+
+// Work for one contribution: pull `version` (or newer), compute on the lease's samples, push. The newest grant of a
+// worker replaces older ones. A grant of version 0 asks for the initial values.
+struct Grant {
+  WorkerId worker;
+  uint64_t number = 0;          // grows with each grant of a coordinator's life
+  Version version;
+  Lease lease;
+};
+
+enum class Phase : uint8_t { kJoining = 0, kPulling = 1, kComputing = 2, kPushing = 3, kWaiting = 4, kEvaluating = 5 };
+
+struct Heartbeat {
+  WorkerId worker;              // 0 from servers
+  Phase phase = Phase::kJoining;
+  uint64_t progress = 0;        // grows when the user's code moves
+};
+
+struct HeartbeatAck {};
+
+struct Metric {
+  std::string name;
+  double value = 0;
+
+  friend bool operator==(const Metric&, const Metric&) = default;
+};
+
+// What the user's code said about its contribution, or (with `evaluation`) about the finished model.
+struct Report {
+  WorkerId worker;
+  Version base;
+  LeaseId lease;
+  bool evaluation = false;
+  std::vector<Metric> metrics;  // "loss" and whatever else
+};
+
+struct Fenced {
+  WorkerId worker;
+  std::string message;
+};
+
+struct Leave {
+  WorkerId worker;
+  std::string message;
+};
+
+struct LeaveAck {};
+
+// The job is complete at `version`. One worker is asked to evaluate it.
+struct Finish {
+  Version version;
+  bool evaluate = false;
+};
+
+// The job cannot go on.
+struct JobFailed {
+  Code code = Code::kFailed;
+  std::string message;
+};
+
+// ---- Chunks (bulk lane; the payload is the frame's second part) ----
+
+struct Push {
+  Contribution contribution;
+  ChunkId chunk;
+};
+
+// Only for refusals: silence means staged.
+struct PushRefused {
+  Contribution contribution;
+  ChunkId chunk;
+  Code code = Code::kStale;
+  Version version;              // what the shard holds
+  std::string message;
+};
+
+// Asks for `chunks` (empty: all that the server is primary of) of version `at_least` or newer; waits for it. When
+// `pending` names a contribution that the server lacks parts of, it answers Missing at once.
+struct Pull {
+  WorkerId worker;
+  Version at_least;
+  bool exact = false;           // this very version; kStale when it is gone
+  std::vector<ChunkId> chunks;
+  std::optional<Contribution> pending;
+};
+
+struct Missing {
+  Contribution contribution;
+  std::vector<ChunkId> chunks;
+};
+
+struct ChunkData {
+  Version version;
+  Digest digest;                // of the version, the same on all shards
+  ChunkId chunk;
+};
+
+// The pulled version is not held any more.
+struct PullRefused {
+  Code code = Code::kStale;
+  Version version;              // what the shard holds
+  std::string message;
+};
+
+struct WrongShard {
+  ShardMap map;
+};
+
+// ---- Coordinator and replicas (control lane) ----
+
+// Opens a ballot (the envelope's): from now on obey no lower one, and tell what you hold.
+struct Promise {
+  ShardMap map;
+  ParameterSpec spec;
+};
+
+struct Promised {
+  ServerId server;
+  Incarnation incarnation;
+  Version version;
+  Digest digest;
+  std::optional<Seal> applied;   // the seal that made `version`
+  double applied_scale = 1;
+  std::optional<Seal> prepared;  // a seal of step `version` whose sum is held
+  std::vector<Contribution> held;  // whole for this server's primary chunks
+};
+
+struct Staged {
+  ServerId server;
+  Contribution contribution;
+};
+
+struct SealStep {
+  Seal seal;
+  bool collapsed = false;       // a single server holds everything: sum, apply and publish at once (rule R17)
+};
+
+struct ChunkNorm {
+  ChunkId chunk;
+  double squared = 0;
+
+  friend bool operator==(const ChunkNorm&, const ChunkNorm&) = default;
+};
+
+struct Prepared {
+  ServerId server;
+  Incarnation incarnation;
+  SealId seal;
+  Digest digest;
+  std::vector<ChunkNorm> norms;
+};
+
+struct NonFinite {
+  ServerId server;
+  SealId seal;
+  std::vector<WorkerId> workers;
+};
+
+struct Commit {
+  SealId seal;
+  Digest digest;
+  double scale = 1;
+};
+
+struct Applied {
+  ServerId server;
+  Incarnation incarnation;
+  SealId seal;
+  Digest digest;
+  double scale = 1;
+};
+
+// "You are over": the receiver's ballot, step or incarnation is behind.
+struct StaleBallot {
+  ServerId server;
+  Ballot promised;
+  Version version;
+};
+
+// ---- Observers ----
+
+struct StatusRequest {};
+
+struct StatusReply {
+  std::string json;
+};
+
+using Body = std::variant<Hello, Welcome, Refused, MapUpdate, Ready, Grant, Heartbeat, HeartbeatAck, Report, Fenced, Leave,
+                          LeaveAck, Finish, JobFailed, Push, PushRefused, Pull, Missing, ChunkData, PullRefused, WrongShard,
+                          Promise, Promised, Staged, SealStep, Prepared, NonFinite, Commit, Applied, StaleBallot,
+                          StatusRequest, StatusReply>;
+
+// What every message carries (promise P6). The sender's incarnation and step are in the body where they matter.
+struct Envelope {
+  JobUid job;       // 0 in a Hello that does not know the job yet
+  Ballot ballot;    // the newest the sender knows
+  Body body;
+};
+
+std::string_view Name(const Body& body);
+
+}  // namespace everstep
