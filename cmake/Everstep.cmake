@@ -38,6 +38,7 @@ function(everstep_room name)
 endfunction()
 
 # everstep_test(NAME SOURCES a_test.cc [DEPS ...] [LABELS ...]): one GoogleTest binary, registered with CTest as one test.
+# Its main() is tests/support/test_main.cc. LABELS: `slow` (over 10 s) and `proof` stay out of the sanitizer runs of ./dev test.
 function(everstep_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -45,7 +46,7 @@ function(everstep_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest_main GTest::gmock everstep_flags)
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} everstep_test_main everstep_flags)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()
