@@ -145,8 +145,8 @@ void Loop::Run() {
   thread_ = std::this_thread::get_id();
   while (true) {
     bool more = RunPosted();
-    more |= RunIdle();
     RunTimers();
+    more |= RunIdle();  // last before the sleep: it must see what the other callbacks did
     if (stop_) break;
     Poll(more ? 0 : TimeoutMs());
   }

@@ -109,6 +109,14 @@ class Reader {
     if (ok() && SealDigest(*out) != out->digest) Fail("a seal whose digest does not match its contents");
   }
 
+  void Read(const flatbuffers::Vector<const wire::WireChunkNorm*>* in, std::vector<ChunkNorm>* out) {
+    const size_t count = Count(in, limits::kMaxHeaderBytes, "norms");
+    for (size_t i = 0; i < count; ++i) {
+      const auto* norm = in->Get(static_cast<flatbuffers::uoffset_t>(i));
+      out->push_back({{norm->chunk()}, norm->squared()});
+    }
+  }
+
   void Read(const wire::WireSpec* in, ParameterSpec* out) {
     if (!Required(in, "spec")) return;
     const size_t count = Count(in->tensors(), limits::kMaxTensors, "tensors");
@@ -235,7 +243,9 @@ void ReadBody(Reader& r, const wire::WireRefused& in, Refused* m) {
   *m = {r.ErrorCode(in.code()), r.Text(in.message())};
 }
 void ReadBody(Reader& r, const wire::WireMapUpdate& in, MapUpdate* m) { r.Read(in.map(), &m->map); }
-void ReadBody(Reader&, const wire::WireReady& in, Ready* m) { *m = {{in.worker()}, {in.version()}}; }
+void ReadBody(Reader&, const wire::WireReady& in, Ready* m) { 
+  *m = {{in.worker()}, {in.version()}, {in.void_lease()}};
+}
 void ReadBody(Reader& r, const wire::WireGrant& in, Grant* m) {
   m->worker = {in.worker()};
   m->number = in.number();
@@ -243,7 +253,7 @@ void ReadBody(Reader& r, const wire::WireGrant& in, Grant* m) {
   r.Read(in.lease(), &m->lease);
 }
 void ReadBody(Reader& r, const wire::WireHeartbeat& in, Heartbeat* m) {
-  *m = {{in.worker()}, r.Enumerator(in.phase(), Phase::kEvaluating, "phase"), in.progress()};
+  *m = {{in.worker()}, r.Enumerator(in.phase(), Phase::kEvaluating, "phase"), in.progress(), in.grant()};
 }
 void ReadBody(Reader&, const wire::WireHeartbeatAck&, HeartbeatAck*) {}
 void ReadBody(Reader& r, const wire::WireReport& in, Report* m) {
@@ -306,6 +316,7 @@ void ReadBody(Reader& r, const wire::WirePromised& in, Promised* m) {
   r.Optional(in.applied(), &m->applied);
   m->applied_scale = in.applied_scale();
   r.Optional(in.prepared(), &m->prepared);
+  r.Read(in.norms(), &m->norms);
   r.Read(in.held(), &m->held);
 }
 void ReadBody(Reader& r, const wire::WireStaged& in, Staged* m) {
@@ -321,11 +332,7 @@ void ReadBody(Reader& r, const wire::WirePrepared& in, Prepared* m) {
   m->incarnation = {in.incarnation()};
   r.Read(in.seal(), &m->seal);
   m->digest = {in.digest()};
-  const size_t count = r.Count(in.norms(), limits::kMaxHeaderBytes, "norms");
-  for (size_t i = 0; i < count; ++i) {
-    const auto* norm = in.norms()->Get(static_cast<flatbuffers::uoffset_t>(i));
-    m->norms.push_back({{norm->chunk()}, norm->squared()});
-  }
+  r.Read(in.norms(), &m->norms);
 }
 void ReadBody(Reader& r, const wire::WireNonFinite& in, NonFinite* m) {
   m->server = {in.server()};

@@ -59,6 +59,13 @@ class Writer {
                                 seal.previous.value, seal.digest.value);
   }
 
+  Offset<Vector<const wire::WireChunkNorm*>> Write(const std::vector<ChunkNorm>& norms) {
+    std::vector<wire::WireChunkNorm> out;
+    out.reserve(norms.size());
+    for (const ChunkNorm& norm : norms) out.emplace_back(norm.squared, norm.chunk.value);
+    return fbb_.CreateVectorOfStructs(out);
+  }
+
   Offset<wire::WireSpec> Write(const ParameterSpec& spec) {
     std::vector<Offset<wire::WireTensor>> out;
     out.reserve(spec.tensors.size());
@@ -168,12 +175,14 @@ auto WriteBody(Writer& w, const Refused& m) {
   return wire::CreateWireRefused(w.fbb(), static_cast<uint8_t>(m.code), w.Text(m.message));
 }
 auto WriteBody(Writer& w, const MapUpdate& m) { return wire::CreateWireMapUpdate(w.fbb(), w.Write(m.map)); }
-auto WriteBody(Writer& w, const Ready& m) { return wire::CreateWireReady(w.fbb(), m.worker.value, m.version.value); }
+auto WriteBody(Writer& w, const Ready& m) {
+  return wire::CreateWireReady(w.fbb(), m.worker.value, m.version.value, m.void_lease.value);
+}
 auto WriteBody(Writer& w, const Grant& m) {
   return wire::CreateWireGrant(w.fbb(), m.worker.value, m.number, m.version.value, w.Write(m.lease));
 }
 auto WriteBody(Writer& w, const Heartbeat& m) {
-  return wire::CreateWireHeartbeat(w.fbb(), m.worker.value, static_cast<uint8_t>(m.phase), m.progress);
+  return wire::CreateWireHeartbeat(w.fbb(), m.worker.value, static_cast<uint8_t>(m.phase), m.progress, m.grant);
 }
 auto WriteBody(Writer& w, const HeartbeatAck&) { return wire::CreateWireHeartbeatAck(w.fbb()); }
 auto WriteBody(Writer& w, const Report& m) {
@@ -223,9 +232,10 @@ auto WriteBody(Writer& w, const Promise& m) {
 auto WriteBody(Writer& w, const Promised& m) {
   const auto applied = w.Optional(m.applied);
   const auto prepared = w.Optional(m.prepared);
+  const auto norms = w.Write(m.norms);
   const auto held = w.Write(m.held);
   return wire::CreateWirePromised(w.fbb(), m.server.value, m.incarnation.value, m.version.value, m.digest.value, applied,
-                                  m.applied_scale, prepared, held);
+                                  m.applied_scale, prepared, norms, held);
 }
 auto WriteBody(Writer& w, const Staged& m) {
   return wire::CreateWireStaged(w.fbb(), m.server.value, w.Write(m.contribution));
@@ -235,9 +245,7 @@ auto WriteBody(Writer& w, const SealStep& m) {
 }
 auto WriteBody(Writer& w, const Prepared& m) {
   const wire::WireSealId id(m.seal.ballot.value, m.seal.step.value);
-  std::vector<wire::WireChunkNorm> norms;
-  for (const ChunkNorm& norm : m.norms) norms.emplace_back(norm.squared, norm.chunk.value);
-  const auto norms_at = w.fbb().CreateVectorOfStructs(norms);
+  const auto norms_at = w.Write(m.norms);
   return wire::CreateWirePrepared(w.fbb(), m.server.value, m.incarnation.value, &id, m.digest.value, norms_at);
 }
 auto WriteBody(Writer& w, const NonFinite& m) {

@@ -118,10 +118,12 @@ struct MapUpdate {
   ShardMap map;
 };
 
-// The worker has the parameters (or none exist yet) and may be given work.
+// The worker has the parameters (or none exist yet) and may be given work. With `void_lease`, also: the contribution
+// made from that lease was refused as too old; the lease is free again and the worker wants other work.
 struct Ready {
   WorkerId worker;
   Version version;
+  LeaseId void_lease;
 };
 
 // Work for one contribution: pull `version` (or newer), compute on the lease's samples, push. The newest grant of a
@@ -139,6 +141,7 @@ struct Heartbeat {
   WorkerId worker;              // 0 from servers
   Phase phase = Phase::kJoining;
   uint64_t progress = 0;        // grows when the user's code moves
+  uint64_t grant = 0;           // newest grant it has seen; the coordinator repeats what was lost
 };
 
 struct HeartbeatAck {};
@@ -233,6 +236,13 @@ struct WrongShard {
 
 // ---- Coordinator and replicas (control lane) ----
 
+struct ChunkNorm {
+  ChunkId chunk;
+  double squared = 0;
+
+  friend bool operator==(const ChunkNorm&, const ChunkNorm&) = default;
+};
+
 // Opens a ballot (the envelope's): from now on obey no lower one, and tell what you hold.
 struct Promise {
   ShardMap map;
@@ -247,6 +257,7 @@ struct Promised {
   std::optional<Seal> applied;   // the seal that made `version`
   double applied_scale = 1;
   std::optional<Seal> prepared;  // a seal of step `version` whose sum is held
+  std::vector<ChunkNorm> norms;  // of that sum: the clip scale follows from them
   std::vector<Contribution> held;  // whole for this server's primary chunks
 };
 
@@ -258,13 +269,6 @@ struct Staged {
 struct SealStep {
   Seal seal;
   bool collapsed = false;       // a single server holds everything: sum, apply and publish at once (rule R17)
-};
-
-struct ChunkNorm {
-  ChunkId chunk;
-  double squared = 0;
-
-  friend bool operator==(const ChunkNorm&, const ChunkNorm&) = default;
 };
 
 struct Prepared {

@@ -97,6 +97,7 @@ Status Validate(const ParameterSpec& spec) {
     total += elements * ElementBytes(tensor.dtype);
     if (total > (uint64_t{1} << 58)) return bad("the model is too large");
   }
+  if (total == 0) return bad("no tensor has any element; there is nothing to train");
   return Status::Ok();
 }
 

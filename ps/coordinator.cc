@@ -1,0 +1,195 @@
+#include "ps/coordinator.h"
+
+#include <algorithm>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/random.h"
+
+namespace everstep {
+
+std::string_view Name(Coordinator::State state) {
+  switch (state) {
+    case Coordinator::State::kGathering: return "gathering";
+    case Coordinator::State::kElecting: return "electing";
+    case Coordinator::State::kRecovering: return "recovering";
+    case Coordinator::State::kOpen: return "open";
+    case Coordinator::State::kSealed: return "sealed";
+    case Coordinator::State::kFinished: return "finished";
+    case Coordinator::State::kFailed: return "failed";
+    case Coordinator::State::kDeposed: return "deposed";
+  }
+  return "unknown";
+}
+
+Coordinator::Coordinator(Time now, Options options)
+    : options_(std::move(options)), next_retransmit_(now), members_(options_.spec) {
+  // Grants and leases of different lives of the coordinator must not be mixed up.
+  next_lease_ = (Mix64(options_.holder.value) << 24) | 1;
+  if (options_.found) {
+    const Configuration& found = *options_.found;
+    restarted_ = true;
+    ballot_ = found.ballot;
+    next_grant_ = ((ballot_.value + 1) << 32) + 1;
+    map_ = found.map;
+    parameters_ = found.spec;
+    dataset_size_ = found.dataset_size;
+    layout_ = ChunkLayout::Make(found.spec, found.map.chunk_bytes);
+    for (const ServerEntry& s : found.map.servers) {
+      servers_.push_back({s.id, s.incarnation, "ps" + ToString(s.id), s.address, {}, now, {}});
+    }
+    ledger_.emplace(dataset_size_, options_.spec.epochs);
+    NewBallot(now, "the coordinator was restarted");
+  }
+  Reschedule(now);
+}
+
+// ---- Dispatch ----
+
+void Coordinator::OnMessage(Time now, PeerId from, const Envelope& envelope) {
+  if (state_ == State::kDeposed) return;
+  if (const auto* hello = std::get_if<Hello>(&envelope.body)) {
+    Handle(now, from, envelope.job, *hello);
+    return Reschedule(now);
+  }
+  if (envelope.job != options_.job) {
+    return Send(from, Refused{Code::kWrongJob, "this is job " + options_.spec.name + " of another life; join it anew"});
+  }
+  if (Server* server = FindServerByPeer(from)) server->last_seen = now;
+  if (const auto* m = std::get_if<Ready>(&envelope.body)) Handle(now, from, *m);
+  if (const auto* m = std::get_if<Heartbeat>(&envelope.body)) Handle(now, from, *m);
+  if (const auto* m = std::get_if<Report>(&envelope.body)) Handle(now, from, *m);
+  if (const auto* m = std::get_if<Leave>(&envelope.body)) Handle(now, from, *m);
+  if (const auto* m = std::get_if<Promised>(&envelope.body)) Handle(now, from, *m, envelope.ballot);
+  if (const auto* m = std::get_if<Staged>(&envelope.body)) Handle(now, from, *m, envelope.ballot);
+  if (const auto* m = std::get_if<Prepared>(&envelope.body)) Handle(now, from, *m);
+  if (const auto* m = std::get_if<NonFinite>(&envelope.body)) Handle(now, from, *m);
+  if (const auto* m = std::get_if<Applied>(&envelope.body)) Handle(now, from, *m);
+  if (const auto* m = std::get_if<StaleBallot>(&envelope.body)) Handle(now, from, *m);
+  Advance(now);
+  Reschedule(now);
+}
+
+void Coordinator::OnClosed(Time now, PeerId peer) {
+  if (state_ == State::kDeposed) return;
+  if (Server* server = FindServerByPeer(peer)) {
+    server->peer = {};
+    Note(now, "server-lost", server->name, "its link closed");
+  }
+  if (Member* member = members_.FindByPeer(peer)) RemoveMember(now, member->id, "worker-lost", "its link closed");
+  Advance(now);
+  Reschedule(now);
+}
+
+void Coordinator::OnTick(Time now) {
+  if (state_ == State::kDeposed) return;
+  ExpireServers(now);
+  ExpireMembers(now);
+  if (now >= settle_at_) Settle(now);
+  if (now >= next_retransmit_) {
+    Retransmit();
+    next_retransmit_ = now + options_.spec.retransmit();
+  }
+  Advance(now);
+  Reschedule(now);
+}
+
+void Coordinator::Reschedule(Time now) {
+  next_tick_ = std::min({now + options_.spec.heartbeat() / 2, recheck_, settle_at_});
+  if (state_ == State::kDeposed) next_tick_ = Time::Never();
+}
+
+// Everything that was said and not answered is said again (rule R18); every handler is idempotent.
+void Coordinator::Retransmit() {
+  if (state_ == State::kRecovering) {
+    for (Server& server : servers_) {
+      if (!server.promise) AskPromise(server);
+    }
+  }
+  if (confirming_) {
+    for (ServerId id : confirming_->waiting) {
+      if (Server* server = FindServer(id)) Send(server->peer, confirming_->commit);
+    }
+  }
+  if (sealed_) {
+    for (Server& server : servers_) {
+      if (!sealed_->prepared.contains(server.id)) Send(server.peer, SealStep{sealed_->seal, sealed_->collapsed});
+    }
+  }
+}
+
+// ---- Small things ----
+
+void Coordinator::Send(PeerId to, Body body) {
+  if (to != PeerId{}) outbox_.push_back({to, {options_.job, ballot_, std::move(body)}, {}});
+}
+
+void Coordinator::SendToServers(const Body& body) {
+  for (const Server& server : servers_) Send(server.peer, body);
+}
+
+void Coordinator::SendToMembers(const Body& body) {
+  for (const Member* member : members_.All()) Send(member->peer, body);
+}
+
+void Coordinator::Note(Time now, std::string kind, std::string target, std::string detail) {
+  events_.push_back({now, std::move(kind), std::move(target), std::move(detail)});
+}
+
+Coordinator::Server* Coordinator::FindServer(ServerId id) {
+  for (Server& server : servers_) {
+    if (server.id == id) return &server;
+  }
+  return nullptr;
+}
+
+Coordinator::Server* Coordinator::FindServerByPeer(PeerId peer) {
+  for (Server& server : servers_) {
+    if (peer != PeerId{} && server.peer == peer) return &server;
+  }
+  return nullptr;
+}
+
+void Coordinator::Fail(Time now, Status why) {
+  if (state_ == State::kFailed || state_ == State::kFinished || state_ == State::kDeposed) return;
+  state_ = State::kFailed;
+  ended_at_ = now;
+  Note(now, "failed", options_.spec.name, why.ToString());
+  SendToMembers(JobFailed{why.code(), why.message()});
+  SendToServers(JobFailed{why.code(), why.message()});
+  failure_ = std::move(why);
+}
+
+uint64_t Coordinator::job_steps() const {
+  const JobSpec& job = options_.spec;
+  uint64_t steps = 0;
+  if (dataset_size_ > 0 && job.epochs > 0) steps = job.epochs * ((dataset_size_ + job.batch - 1) / job.batch);
+  if (job.max_steps > 0 && (steps == 0 || job.max_steps < steps)) steps = job.max_steps;
+  return steps;
+}
+
+std::vector<Coordinator::ServerInfo> Coordinator::Servers() const {
+  std::vector<ServerInfo> infos;
+  for (const Server& server : servers_) {
+    ServerInfo info{server.id, server.name, server.address, server.peer != PeerId{}, 0, 0};
+    if (map_ && layout_) {
+      for (ChunkId chunk : map_->HeldChunks(server.id)) {
+        ++info.chunks;
+        info.bytes += layout_->chunk(chunk).bytes;
+      }
+    }
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+bool Coordinator::Done(Time now) const {
+  if (state_ == State::kDeposed) return true;
+  if (state_ != State::kFinished && state_ != State::kFailed) return false;
+  // Latecomers get a clear answer for a while; members may take as long as they need to fetch the result and evaluate.
+  const Duration since = now - ended_at_;
+  if (members_.size() == 0) return since >= std::min<Duration>(options_.spec.linger(), std::chrono::seconds(2));
+  return since >= (state_ == State::kFailed ? options_.spec.linger() : options_.spec.progress_deadline());
+}
+
+}  // namespace everstep

@@ -1,0 +1,282 @@
+// CORE. The one decision maker of a job: ballots and recovery, membership, leases, seals and commits (docs/protocol.md,
+// rules R1-R20). Pure and single-threaded; lives in a driver that owns clocks, links and the configuration record. It
+// keeps no durable state: after its death another one is rebuilt from the record and the replicas' answers.
+//
+// Where things are: coordinator.cc (dispatch, timers), coordinator_members.cc (join, lease, leave, fence),
+// coordinator_ballot.cc (configuration, promises, recovery), coordinator_step.cc (grants, seals, commits, the end).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "ps/config_record.h"
+#include "ps/ledger.h"
+#include "ps/membership.h"
+#include "ps/policy.h"
+#include "schema/job.h"
+#include "schema/messages.h"
+#include "schema/peer.h"
+
+namespace everstep {
+
+// What the coordinator did, for operators and reports. Kinds: server-joined, server-lost, worker-joined, worker-ready,
+// worker-left, worker-lost, worker-fenced, worker-refused, contribution-refused, paused, resumed, ballot, finished,
+// failed.
+struct Event {
+  Time at;
+  std::string kind;
+  std::string target;
+  std::string detail;
+};
+
+// One committed step, as kept in the records file and replayed by `everstep replay`.
+struct CommitRecord {
+  Seal seal;
+  double scale = 1;
+  Time granted_at;    // work for the step was given out
+  Time sealed_at;
+  Time committed_at;
+  uint64_t members = 0;                       // ready members at the commit
+  std::map<std::string, double> metrics;      // sample-weighted means of what the contributors reported
+  std::vector<std::string> names;             // of the contributors, "" when unknown
+};
+
+class Coordinator {
+ public:
+  struct Options {
+    JobUid job;
+    JobSpec spec;
+    Incarnation holder;
+    // The record found at start: recover the job that it describes.
+    std::optional<Configuration> found;
+  };
+
+  enum class State : uint8_t {
+    kGathering,   // waits for the servers and for the first worker's model
+    kElecting,    // the configuration record is being changed
+    kRecovering,  // waits for the replicas' promises
+    kOpen,        // contributions of step version() are collected
+    kSealed,      // waits for PREPARED (or, collapsed, APPLIED)
+    kFinished,    // every epoch and step is committed
+    kFailed,      // cannot go on; failure() says why
+    kDeposed,     // another coordinator holds the record; this one changes nothing any more
+  };
+
+  Coordinator(Time now, Options options);
+
+  void OnMessage(Time now, PeerId from, const Envelope& envelope);
+  void OnClosed(Time now, PeerId peer);
+  // The answer to TakeProposal(): Ok, kStale (somebody else was first), or unknown (it is tried again).
+  void OnConfigured(Time now, const Status& outcome);
+  void OnTick(Time now);
+  Time NextDeadline() const { return next_tick_; }
+  // The operator wants the job to end now, without its remaining steps.
+  void Fail(Time now, Status why);
+
+  std::vector<Outgoing> TakeOutbox() { return std::exchange(outbox_, {}); }
+  struct Proposal {
+    Ballot expected;
+    Configuration next;
+  };
+  std::optional<Proposal> TakeProposal() { return std::exchange(proposal_, {}); }
+  std::vector<CommitRecord> TakeCommits() { return std::exchange(commits_, {}); }
+  std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
+  std::vector<PeerId> TakeClosings() { return std::exchange(closings_, {}); }
+
+  State state() const { return state_; }
+  const std::optional<Status>& failure() const { return failure_; }
+  JobUid job() const { return options_.job; }
+  const JobSpec& spec() const { return options_.spec; }
+  Version version() const { return version_; }
+  Digest digest() const { return digest_; }
+  Ballot ballot() const { return ballot_; }
+  const Ledger& ledger() const { return *ledger_; }
+  Membership& members() { return members_; }
+  const std::optional<ShardMap>& map() const { return map_; }
+  bool paused() const { return paused_; }
+  uint64_t job_steps() const;  // training steps in all, as far as known; 0 = unknown
+  const std::map<std::string, double>& evaluation() const { return evaluation_; }
+  // Everything is over: the job has ended and nobody needs this process any more.
+  bool Done(Time now) const;
+
+  struct ServerInfo {
+    ServerId id;
+    std::string name;
+    std::string address;
+    bool connected = false;
+    uint64_t chunks = 0;
+    uint64_t bytes = 0;
+  };
+  std::vector<ServerInfo> Servers() const;
+  struct Counters {
+    uint64_t refused_contributions = 0;  // non-finite
+    uint64_t void_leases = 0;
+    uint64_t joins = 0;
+    uint64_t leaves = 0;                 // orderly
+    uint64_t losses = 0;                 // by closed link, silence or lack of progress
+    uint64_t refusals = 0;               // hellos
+    uint64_t ballots = 0;
+    Duration paused{0};
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Server {
+    ServerId id;
+    Incarnation incarnation;
+    std::string name;
+    std::string address;
+    PeerId peer;                // {} while its link is down
+    Time last_seen;
+    std::optional<Promised> promise;   // at the ballot being recovered
+  };
+  // A contribution that servers say they hold, at this ballot.
+  struct StagedEntry {
+    Contribution contribution;
+    std::set<ServerId> servers;
+    bool whole = false;
+    Time whole_at;
+  };
+  struct Sealed {
+    Seal seal;
+    bool collapsed = false;
+    Time at;
+    std::map<ServerId, Prepared> prepared;
+    std::map<ChunkId, double> norms;
+  };
+  // A decided commit that some server has not confirmed yet.
+  struct Confirming {
+    Commit commit;
+    std::set<ServerId> waiting;
+  };
+
+  // coordinator.cc
+  void Send(PeerId to, Body body);
+  void SendToServers(const Body& body);
+  void SendToMembers(const Body& body);
+  void Note(Time now, std::string kind, std::string target, std::string detail = {});
+  void Retransmit();
+  void Reschedule(Time now);
+  Server* FindServer(ServerId id);
+  Server* FindServerByPeer(PeerId peer);
+
+  // coordinator_members.cc
+  void Handle(Time now, PeerId from, JobUid job, const Hello& m);
+  void JoinServer(Time now, PeerId from, const Hello& m);
+  void JoinWorker(Time now, PeerId from, const Hello& m);
+  Status CheckModel(const Hello& m);
+  void Refuse(Time now, PeerId to, const Hello& hello, Status why);
+  void Handle(Time now, PeerId from, const Ready& m);
+  void Handle(Time now, PeerId from, const Heartbeat& m);
+  void Handle(Time now, PeerId from, const Report& m);
+  void Handle(Time now, PeerId from, const Leave& m);
+  void RepeatWhatWasLost(const Member& member, uint64_t seen_grant);
+  // Takes the member out; its work goes back unless it is whole already.
+  void RemoveMember(Time now, WorkerId id, std::string kind, std::string detail);
+  void FenceMember(Time now, WorkerId id, std::string why);
+  void ExpireMembers(Time now);
+  void ExpireServers(Time now);
+
+  // coordinator_ballot.cc
+  void MaybeFormMap(Time now);
+  void NewBallot(Time now, std::string why);
+  void AskPromise(Server& server);
+  void Handle(Time now, PeerId from, const Promised& m, Ballot ballot);
+  void MaybeDecide(Time now);
+  void Open(Time now);
+  void Settle(Time now);
+  void ConfirmOn(const Seal& seal, double scale, std::set<ServerId> servers);
+  void Handle(Time now, PeerId from, const StaleBallot& m);
+
+  // coordinator_step.cc
+  void Advance(Time now);
+  void GrantInitialisation(Time now);
+  void GrantStep(Time now);
+  void GrantIdle(Time now, uint64_t samples_each);
+  // Lends and grants; false when nothing is free. `ahead`: for the step after the sealed one.
+  bool GrantTo(Time now, Member& member, uint64_t samples, bool ahead);
+  void ReturnWork(std::optional<Work>* work);
+  void UpdatePaused(Time now);
+  size_t DepartedWhole() const;
+  bool LastStepDone() const;
+  bool LastStepSealed() const;
+  void Handle(Time now, PeerId from, const Staged& m, Ballot ballot);
+  void Stage(Time now, ServerId server, const Contribution& contribution);
+  std::vector<Candidate> Candidates();
+  bool MaybeSeal(Time now);
+  void SealWith(Time now, std::vector<Contribution> contributors);
+  std::vector<Contribution> DropVoid(Time now, std::vector<Contribution> contributors);
+  void GrantAhead(Time now, const Seal& seal);
+  void RefuseContribution(Time now, const Contribution& c, Code code, std::string why);
+  void CommitWork(const Seal& seal);
+  void DropOldStaged();
+  void Handle(Time now, PeerId from, const Prepared& m);
+  void Handle(Time now, PeerId from, const NonFinite& m);
+  void Handle(Time now, PeerId from, const Applied& m);
+  void Decide(Time now, double scale);
+  // Version seal.step + 1 exists from here on: everything that follows from a commit, however it came about.
+  void Committed(Time now, const Seal& seal, double scale);
+  CommitRecord Record(Time now, const Seal& seal, double scale);
+  void MaybeFinish(Time now);
+  void AskEvaluation();
+
+  const Options options_;
+  State state_ = State::kGathering;
+  std::optional<Status> failure_;
+  Time ended_at_ = Time::Never();
+  Time next_tick_ = Time::Never();
+  Time next_retransmit_;
+
+  std::vector<Server> servers_;
+  Membership members_;
+  std::optional<ParameterSpec> parameters_;
+  std::shared_ptr<const ChunkLayout> layout_;
+  uint64_t dataset_size_ = 0;
+  std::optional<Ledger> ledger_;
+
+  Ballot ballot_;
+  std::optional<ShardMap> map_;
+  std::optional<Proposal> proposal_;
+  bool proposing_ = false;
+  Ballot proposed_;
+  bool restarted_ = false;             // rebuilt from a record: members must find their way back first
+  Time settle_at_ = Time::Never();
+
+  Version version_;
+  Digest digest_;
+  std::vector<StagedEntry> staged_;
+  std::set<std::pair<WorkerId, LeaseId>> refused_;  // of this step: non-finite or void
+  std::map<uint64_t, uint32_t> refusals_at_;        // first leased position -> refusals, in this epoch
+  std::optional<Sealed> sealed_;
+  std::optional<Confirming> confirming_;
+  std::map<LeaseId, Lease> departed_;  // leases of whole contributions whose workers are gone
+  size_t granted_count_ = 0;       // members that were given work for the step in flight
+  size_t next_granted_count_ = 0;  // ... ahead, for the one after
+  Time granted_at_;
+  Time next_granted_at_;
+  uint64_t next_grant_ = 1;
+  uint64_t next_lease_ = 1;
+  uint64_t nonfinite_in_a_row_ = 0;
+  Time recheck_ = Time::Never();
+  bool paused_ = false;
+  Time paused_at_;
+  std::map<std::pair<WorkerId, LeaseId>, std::vector<Metric>> reports_;
+  std::map<std::string, double> evaluation_;
+  std::optional<WorkerId> evaluator_;
+
+  std::vector<Outgoing> outbox_;
+  std::vector<CommitRecord> commits_;
+  std::vector<Event> events_;
+  std::vector<PeerId> closings_;
+  Counters counters_;
+};
+
+std::string_view Name(Coordinator::State state);
+
+}  // namespace everstep

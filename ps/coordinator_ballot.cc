@@ -1,0 +1,189 @@
+// Coordinator: ballots. The configuration record, the promises of the replicas, and the decision what becomes of a step
+// that was in flight (rules R1-R5, R7, R14).
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/plant.h"
+#include "ps/clip.h"
+#include "ps/coordinator.h"
+
+namespace everstep {
+
+void Coordinator::MaybeFormMap(Time now) {
+  if (state_ != State::kGathering || servers_.size() < options_.spec.servers || !parameters_) return;
+  std::vector<ServerEntry> entries;
+  for (const Server& server : servers_) entries.push_back({server.id, server.incarnation, server.address});
+  map_ = InitialMap({1}, *layout_, options_.spec.chunk_bytes, std::move(entries), options_.spec.replication);
+  NewBallot(now, "the job starts");
+}
+
+// Every change, and every seal that must be replaced, goes through a new ballot: record first, then recovery. One path.
+void Coordinator::NewBallot(Time now, std::string why) {
+  state_ = State::kElecting;
+  ++counters_.ballots;
+  sealed_.reset();
+  staged_.clear();
+  proposed_ = {ballot_.value + 1};
+  Proposal proposal{ballot_, {proposed_, options_.job, options_.holder, *map_, *parameters_, dataset_size_}};
+  proposal.next.map.ballot = proposed_;
+  proposal_ = std::move(proposal);
+  proposing_ = true;
+  // Work given ahead assumed that the dropped seal would commit. It is taken back softly: nobody is told (rule R14).
+  if (ledger_) ledger_->DropPreview();
+  for (Member* member : members_.All()) ReturnWork(&member->next);
+  Note(now, "ballot", ToString(proposed_), std::move(why));
+}
+
+void Coordinator::OnConfigured(Time now, const Status& outcome) {
+  if (!proposing_) return;
+  if (outcome.code() == Code::kStale) {
+    state_ = State::kDeposed;
+    log::Warning("another coordinator holds the configuration record (" + outcome.message() + "); this one stands down");
+    return;
+  }
+  if (!outcome.ok()) {
+    // Unknown whether it was written: the same change again finds out.
+    proposal_ = Proposal{ballot_, {proposed_, options_.job, options_.holder, *map_, *parameters_, dataset_size_}};
+    proposal_->next.map.ballot = proposed_;
+    return;
+  }
+  proposing_ = false;
+  ballot_ = proposed_;
+  map_->ballot = ballot_;
+  state_ = State::kRecovering;
+  for (Server& server : servers_) {
+    server.promise.reset();
+    AskPromise(server);
+  }
+  Reschedule(now);
+}
+
+void Coordinator::AskPromise(Server& server) { Send(server.peer, Promise{*map_, *parameters_}); }
+
+void Coordinator::Handle(Time now, PeerId from, const Promised& m, Ballot ballot) {
+  Server* server = FindServer(m.server);
+  if (state_ != State::kRecovering || server == nullptr || server->peer != from || ballot != ballot_) return;
+  if (server->incarnation != m.incarnation) return;
+  server->promise = m;
+  MaybeDecide(now);
+}
+
+// Rule R4: only when every replica of the map has promised. Rule R5: the three cases.
+void Coordinator::MaybeDecide(Time now) {
+  Version newest;
+  for (const Server& server : servers_) {
+    if (!server.promise && !EVERSTEP_PLANTED("decide-early")) return;
+    if (server.promise) newest = std::max(newest, server.promise->version);
+  }
+  std::set<ServerId> behind;
+  const Promised* leader = nullptr;
+  for (const Server& server : servers_) {
+    if (!server.promise) continue;
+    const Promised& p = *server.promise;
+    if (p.version == newest && leader == nullptr) leader = &p;
+    if (p.version < newest) behind.insert(server.id);
+  }
+  if (leader == nullptr) return;
+  // (a) Somebody applied the seal that made the newest version: it is a fact, for everybody.
+  if (leader->applied) {
+    const Seal made = *leader->applied;
+    if (restarted_) {
+      ledger_->Restore(made.ledger_after);
+      commits_.push_back(Record(now, made, leader->applied_scale));
+    } else if (newest > version_) {
+      Committed(now, made, leader->applied_scale);
+    }
+    if (!behind.empty()) ConfirmOn(made, leader->applied_scale, behind);
+  }
+  version_ = newest;
+  digest_ = leader->digest;
+  // (b) Everybody holds the same seal of this step, prepared: it may have been decided. Roll it forward as it is.
+  const Seal* common = nullptr;
+  std::map<ChunkId, double> norms;
+  bool all_prepared = behind.empty();
+  for (const Server& server : servers_) {
+    if (!server.promise) continue;
+    const auto& prepared = server.promise->prepared;
+    if (!prepared || prepared->id.step != newest || (common != nullptr && prepared->id != common->id)) {
+      all_prepared = false;
+      break;
+    }
+    common = &*prepared;
+    for (const ChunkNorm& norm : server.promise->norms) norms[norm.chunk] = norm.squared;
+  }
+  if (EVERSTEP_PLANTED("never-roll-forward")) all_prepared = false;
+  if (all_prepared && common != nullptr) {
+    const Seal seal = *common;
+    const double scale = ClipScale(seal.clip_norm, norms);
+    std::set<ServerId> everybody;
+    for (const Server& server : servers_) everybody.insert(server.id);
+    ConfirmOn(seal, scale, everybody);
+    Committed(now, seal, scale);
+    return Open(now);
+  }
+  // (c) Nobody can have seen a version made from what is in flight: the step is sealed anew from what is held.
+  Open(now);
+}
+
+void Coordinator::ConfirmOn(const Seal& seal, double scale, std::set<ServerId> servers) {
+  confirming_ = Confirming{{seal.id, seal.digest, scale}, std::move(servers)};
+  for (ServerId id : confirming_->waiting) {
+    if (Server* server = FindServer(id)) Send(server->peer, confirming_->commit);
+  }
+}
+
+void Coordinator::Open(Time now) {
+  state_ = State::kOpen;
+  // Slots are announced anew at each ballot (rule R7).
+  for (Server& server : servers_) {
+    if (!server.promise) continue;
+    for (const Contribution& c : server.promise->held) Stage(now, server.id, c);
+  }
+  if (restarted_ && version_.value > 0) {
+    settle_at_ = now + options_.spec.lease();
+  } else {
+    restarted_ = false;
+  }
+  SendToMembers(MapUpdate{*map_});
+  Advance(now);
+}
+
+// A restarted coordinator knew nobody. After a lease's time it takes stock: what is staged keeps its samples, members
+// that came back keep the work they claim, and only then new work is given out.
+void Coordinator::Settle(Time now) {
+  settle_at_ = Time::Never();
+  if (state_ != State::kOpen) {
+    settle_at_ = now + options_.spec.lease();
+    return;
+  }
+  restarted_ = false;
+  for (const StagedEntry& entry : staged_) {
+    const Contribution& c = entry.contribution;
+    if (!ledger_->Adopt(c.lease).ok()) continue;
+    if (Member* member = members_.Find(c.worker)) {
+      member->work = Work{0, c.base, c.lease};
+      member->claimed.reset();
+    } else {
+      departed_[c.lease.id] = c.lease;
+    }
+  }
+  for (Member* member : members_.All()) {
+    if (!member->claimed || member->work) continue;
+    const Work claimed = *member->claimed;
+    if (claimed.version == version_ && ledger_->Adopt(claimed.lease).ok()) member->work = claimed;
+    member->claimed.reset();
+  }
+  granted_count_ = 0;
+  for (const Member* member : members_.All()) granted_count_ += member->work.has_value();
+}
+
+void Coordinator::Handle(Time, PeerId from, const StaleBallot& m) {
+  // A server is ahead of this coordinator. If its promise is to another ballot than ours, the record will tell; until
+  // then nothing is decided here without that server anyway.
+  const Server* server = FindServerByPeer(from);
+  if (server != nullptr && m.promised > ballot_) {
+    log::Debug("server " + server->name + " has promised ballot " + ToString(m.promised) + ", this is " + ToString(ballot_));
+  }
+}
+
+}  // namespace everstep

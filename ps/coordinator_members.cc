@@ -1,0 +1,248 @@
+// Coordinator: who is in the job. Servers and workers that say hello, heartbeats and their absence, leaving, fencing.
+#include "base/limits.h"
+#include "base/log.h"
+#include "ps/coordinator.h"
+
+namespace everstep {
+namespace {
+
+std::string Label(const Member& member) { return member.name; }
+
+std::string Hex(uint64_t value) {
+  char text[20];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+}  // namespace
+
+// ---- Hello ----
+
+void Coordinator::Handle(Time now, PeerId from, JobUid job, const Hello& m) {
+  const JobSpec& spec = options_.spec;
+  if (!m.job_name.empty() && m.job_name != spec.name) {
+    return Refuse(now, from, m, {Code::kWrongJob, "this is job \"" + spec.name + "\", you asked for job \"" + m.job_name +
+                                           "\"; check --servers and --job"});
+  }
+  if (job != JobUid{} && job != options_.job) {
+    return Refuse(now, from, m, {Code::kWrongJob, "job \"" + spec.name + "\" was started anew; what you hold belongs to an earlier life of it"});
+  }
+  if (state_ == State::kFailed) return Refuse(now, from, m, failure_->With("the job has failed"));
+  switch (m.role) {
+    case PeerRole::kServer: return JoinServer(now, from, m);
+    case PeerRole::kWorker: return JoinWorker(now, from, m);
+    case PeerRole::kObserver: return Send(from, Welcome{spec, {}, version_, map_});  // never a member
+  }
+}
+
+void Coordinator::Refuse(Time now, PeerId to, const Hello& hello, Status why) {
+  ++counters_.refusals;
+  Note(now, hello.role == PeerRole::kServer ? "server-refused" : "worker-refused", hello.name, why.ToString());
+  Send(to, Refused{why.code(), why.message()});
+  closings_.push_back(to);
+}
+
+void Coordinator::JoinServer(Time now, PeerId from, const Hello& m) {
+  for (Server& server : servers_) {
+    if (server.incarnation != m.incarnation) continue;
+    server.peer = from;
+    server.last_seen = now;
+    server.address = m.address;
+    server.name = m.name.empty() ? server.name : m.name;
+    Send(from, Welcome{options_.spec, server.id, version_, map_});
+    if (state_ == State::kRecovering && !server.promise) AskPromise(server);
+    return;
+  }
+  if (map_ || servers_.size() >= options_.spec.servers) {
+    return Refuse(now, from, m, {Code::kResourceExhausted, "the job has its " + std::to_string(options_.spec.servers) +
+                                                   " servers already; set `servers` in the job file to use more"});
+  }
+  const ServerId id{static_cast<uint32_t>(servers_.size())};
+  const std::string name = m.name.empty() ? "ps" + ToString(id) : m.name;
+  servers_.push_back({id, m.incarnation, name, m.address, from, now, {}});
+  Note(now, "server-joined", name, m.address);
+  Send(from, Welcome{options_.spec, id, version_, map_});
+  MaybeFormMap(now);
+}
+
+Status Coordinator::CheckModel(const Hello& m) {
+  if (!parameters_) {
+    EVERSTEP_RETURN_IF_ERROR(Validate(m.spec));
+    parameters_ = m.spec;
+    dataset_size_ = m.dataset_size;
+    layout_ = ChunkLayout::Make(m.spec, options_.spec.chunk_bytes);
+    ledger_.emplace(dataset_size_, options_.spec.epochs);
+    return Status::Ok();
+  }
+  if (m.spec.hash() != parameters_->hash()) {
+    return {Code::kWrongSpec, "another model: its parameter spec has hash " + Hex(m.spec.hash()) + ", the job's has " +
+                                  Hex(parameters_->hash()) + "; " + FirstDifference(m.spec, *parameters_)};
+  }
+  if (m.dataset_size != dataset_size_) {
+    return {Code::kWrongSpec, "another dataset: it has " + std::to_string(m.dataset_size) + " samples, the job's has " +
+                                  std::to_string(dataset_size_)};
+  }
+  return Status::Ok();
+}
+
+void Coordinator::JoinWorker(Time now, PeerId from, const Hello& m) {
+  if (state_ == State::kFinished) return Refuse(now, from, m, {Code::kFinished, "the job is complete"});
+  if (Member* known = members_.Find(m.worker)) {
+    // The same life on another link, or a hello that was sent twice.
+    known->peer = from;
+    known->last_seen = now;
+    return Send(from, Welcome{options_.spec, {}, version_, map_});
+  }
+  if (members_.IsFenced(m.worker)) return Send(from, Fenced{m.worker, "this life of the worker was excluded; join as a new one"});
+  Status fine = members_.MayJoin(now, m);
+  if (fine.ok() && options_.spec.epochs == 0 && options_.spec.max_steps == 0) fine = {Code::kInvalidArgument, "the job has no end"};
+  if (fine.ok()) fine = CheckModel(m);
+  if (fine.ok() && m.dataset_size == 0 && options_.spec.max_steps == 0) {
+    fine = {Code::kInvalidArgument, "a job without a dataset needs max-steps, or it never ends"};
+    if (members_.size() == 0 && !map_) parameters_.reset();
+  }
+  if (!fine.ok()) return Refuse(now, from, m, std::move(fine));
+  if (!m.name.empty()) {
+    // A process that came back before its old lease ran out: the new life is in at once, the old one is fenced.
+    if (Member* old = members_.FindByName(m.name)) FenceMember(now, old->id, "a new life of " + m.name + " has joined");
+  }
+  Member& member = members_.Add(now, m, from);
+  if (member.name.empty()) member.name = "worker-" + Short(member.id);
+  ++counters_.joins;
+  if (options_.spec.mode == Mode::kSsp) {
+    // A joiner starts beside the slowest, or everybody would have to wait for it.
+    uint64_t slowest = UINT64_MAX;
+    for (const Member* other : members_.ReadyMembers()) slowest = std::min(slowest, other->clock);
+    member.clock = slowest == UINT64_MAX ? 0 : slowest;
+  }
+  if (m.version.value > 0) {
+    // It was a member of an earlier life of the coordinator and holds parameters and perhaps work.
+    member.ready = true;
+    if (m.lease) member.claimed = Work{0, m.version, *m.lease};
+  }
+  Note(now, "worker-joined", Label(member), Short(member.id));
+  Send(from, Welcome{options_.spec, {}, version_, map_});
+  MaybeFormMap(now);
+  Advance(now);
+}
+
+// ---- Life signs ----
+
+void Coordinator::Handle(Time now, PeerId from, const Ready& m) {
+  Member* member = members_.Find(m.worker);
+  if (member == nullptr) return Send(from, Fenced{m.worker, "it is not a member"});
+  member->last_seen = now;
+  if (m.void_lease != LeaseId{} && member->work && member->work->lease.id == m.void_lease) ReturnWork(&member->work);
+  if (member->ready) return;
+  member->ready = true;
+  member->progress_at = now;
+  Note(now, "worker-ready", Label(*member), "has version " + ToString(m.version));
+}
+
+void Coordinator::Handle(Time now, PeerId from, const Heartbeat& m) {
+  if (m.worker == WorkerId{}) {
+    if (state_ == State::kFinished) Send(from, Finish{version_, false});
+    if (state_ == State::kFailed) Send(from, JobFailed{failure_->code(), failure_->message()});
+    return Send(from, HeartbeatAck{});
+  }
+  Member* member = members_.Find(m.worker);
+  if (member == nullptr) return Send(from, Fenced{m.worker, "it is not a member"});
+  member->last_seen = now;
+  if (m.progress != member->progress || m.phase != member->phase) member->progress_at = now;
+  member->progress = m.progress;
+  member->phase = m.phase;
+  RepeatWhatWasLost(*member, m.grant);
+  Send(from, HeartbeatAck{});
+}
+
+// Links do not lose messages while they live, but a worker may have changed links: what it must know is said again.
+void Coordinator::RepeatWhatWasLost(const Member& member, uint64_t seen_grant) {
+  if (state_ == State::kFailed) return Send(member.peer, JobFailed{failure_->code(), failure_->message()});
+  if (state_ == State::kFinished) return Send(member.peer, Finish{version_, evaluator_ == member.id});
+  const std::optional<Work>& newest = member.next ? member.next : member.work;
+  if (newest && newest->number > seen_grant) {
+    Send(member.peer, everstep::Grant{member.id, newest->number, newest->version, newest->lease});
+  }
+}
+
+void Coordinator::Handle(Time now, PeerId, const Report& m) {
+  Member* member = members_.Find(m.worker);
+  if (member == nullptr) return;
+  member->last_seen = now;
+  if (m.evaluation) {
+    for (const Metric& metric : m.metrics) evaluation_[metric.name] = metric.value;
+    return;
+  }
+  if (reports_.size() < limits::kMaxSlots) reports_[{m.worker, m.lease}] = m.metrics;
+}
+
+void Coordinator::Handle(Time now, PeerId from, const Leave& m) {
+  Send(from, LeaveAck{});
+  if (members_.Find(m.worker) == nullptr) return;
+  ++counters_.leaves;
+  RemoveMember(now, m.worker, "worker-left", m.message);
+}
+
+// ---- Going ----
+
+void Coordinator::RemoveMember(Time now, WorkerId id, std::string kind, std::string detail) {
+  if (kind == "worker-lost" || kind == "worker-fenced") ++counters_.losses;
+  Member member = members_.Remove(id);
+  Note(now, std::move(kind), Label(member), std::move(detail));
+  if (member.work) {
+    // A contribution that is whole stays: it is in the step on every shard or on none, whatever becomes of its worker.
+    bool whole = false;
+    for (const StagedEntry& entry : staged_) {
+      whole |= entry.whole && entry.contribution.worker == id && entry.contribution.lease.id == member.work->lease.id;
+    }
+    const bool sealed = sealed_ && std::any_of(sealed_->seal.contributors.begin(), sealed_->seal.contributors.end(),
+                                               [&](const Contribution& c) { return c.worker == id; });
+    if (whole || sealed) {
+      departed_[member.work->lease.id] = member.work->lease;
+    } else {
+      ReturnWork(&member.work);
+    }
+  }
+  ReturnWork(&member.next);
+  if (evaluator_ == id && evaluation_.empty()) {
+    evaluator_.reset();
+    AskEvaluation();
+  }
+}
+
+void Coordinator::FenceMember(Time now, WorkerId id, std::string why) {
+  const PeerId peer = members_.Find(id)->peer;
+  Send(peer, Fenced{id, why});
+  RemoveMember(now, id, "worker-fenced", std::move(why));
+}
+
+void Coordinator::ExpireMembers(Time now) {
+  const JobSpec& job = options_.spec;
+  for (Member* member : members_.All()) {
+    if (now - member->last_seen > job.lease()) {
+      FenceMember(now, member->id, "nothing was heard of it for " + std::to_string(static_cast<int>(Milliseconds(job.lease()))) + " ms");
+      continue;
+    }
+    // A process that lives and does not move holds up everybody else; a slow one says that it moves.
+    if (member->work && now - member->progress_at > job.progress_deadline() && now - granted_at_ > job.progress_deadline()) {
+      FenceMember(now, member->id, "it made no progress for " + std::to_string(static_cast<int>(Seconds(job.progress_deadline()))) + " s");
+    }
+  }
+}
+
+void Coordinator::ExpireServers(Time now) {
+  if (state_ == State::kGathering || state_ == State::kFinished || state_ == State::kFailed) return;
+  for (const Server& server : servers_) {
+    const Duration silence = now - server.last_seen;
+    // A server that is only silent may be frozen and come back: without a replica there is nothing better than to wait
+    // for it. One whose link is closed and that does not come back within a lease is gone, and its chunks with it.
+    // After the coordinator's own death everybody must first find the new one: that may take the whole timeout.
+    const Duration patience = state_ == State::kRecovering ? options_.spec.timeout : options_.spec.lease();
+    if (server.peer != PeerId{} || silence <= patience) continue;
+    return Fail(now, {Code::kFailed, "server " + server.name + " at " + server.address +
+                                         " is gone, and with replication 1 its part of the parameters too; step " +
+                                         ToString(version_) + " was the last committed version"});
+  }
+}
+
+}  // namespace everstep

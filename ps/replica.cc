@@ -1,0 +1,439 @@
+#include "ps/replica.h"
+
+#include <algorithm>
+
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/plant.h"
+#include "ps/clip.h"
+
+namespace everstep {
+namespace {
+
+// Published versions that readers may still ask for: the newest, and the one before for readers that were half-way
+// through when it came (promise P10). Asynchronous modes commit faster than a pull, so they keep two more.
+size_t KeptVersions(Mode mode) { return mode == Mode::kSync ? 2 : 4; }
+
+constexpr size_t kMaxDeferred = 64;
+
+}  // namespace
+
+Replica::Replica(Options options) : options_(std::move(options)) {}
+
+// ---- Links and timers ----
+
+void Replica::OnCoordinatorLink(Time now, PeerId peer) {
+  coordinator_ = peer;
+  welcomed_ = false;
+  SendHello(now);
+}
+
+void Replica::SendHello(Time now) {
+  Hello hello;
+  hello.role = PeerRole::kServer;
+  hello.name = options_.name;
+  hello.incarnation = options_.incarnation;
+  hello.address = options_.address;
+  Send(coordinator_, hello);
+  next_tick_ = now + (job_ ? job_->retransmit() : std::chrono::milliseconds(500));
+}
+
+void Replica::OnTick(Time now) {
+  if (now < next_tick_) return;
+  if (coordinator_ == PeerId{}) {
+    next_tick_ = Time::Never();
+    return;
+  }
+  if (!welcomed_) return SendHello(now);
+  Send(coordinator_, Heartbeat{});
+  // A lost Staged would leave the step waiting for a contribution that is here (rule R18).
+  for (const auto& [key, slot] : slots_) {
+    if (Whole(slot)) Announce(slot);
+  }
+  next_tick_ = now + job_->heartbeat();
+}
+
+void Replica::OnClosed(Time, PeerId peer) {
+  std::erase_if(waiting_, [&](const WaitingPull& w) { return w.peer == peer; });
+  if (peer == coordinator_) coordinator_ = {};
+}
+
+void Replica::Send(PeerId to, Body body, Buffer payload) {
+  if (to == PeerId{}) return;
+  outbox_.push_back({to, {job_uid_, promised_, std::move(body)}, std::move(payload)});
+}
+
+// ---- Dispatch ----
+
+bool Replica::Obeys(Ballot ballot) const {
+  if (EVERSTEP_PLANTED("no-promise")) return true;
+  return ballot >= promised_;
+}
+
+void Replica::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer payload) {
+  if (const auto* push = std::get_if<Push>(&envelope.body)) {
+    if (envelope.job != job_uid_) return RefusePush(from, *push, {Code::kWrongJob, "this server runs another job"});
+    return Handle(from, *push, std::move(payload));
+  }
+  if (const auto* pull = std::get_if<Pull>(&envelope.body)) {
+    if (envelope.job != job_uid_) return Send(from, PullRefused{Code::kWrongJob, version_, "this server runs another job"});
+    return Handle(from, *pull);
+  }
+  if (from != coordinator_) return;  // the rest comes from the coordinator alone
+  if (const auto* m = std::get_if<Welcome>(&envelope.body)) return Handle(now, from, envelope, *m);
+  if (const auto* m = std::get_if<Refused>(&envelope.body)) {
+    if (!welcomed_) failure_ = Status(m->code, m->message).With("the coordinator refused this server");
+    return;
+  }
+  if (!welcomed_ || envelope.job != job_uid_) return;
+  if (const auto* m = std::get_if<JobFailed>(&envelope.body)) {
+    failure_ = Status(m->code, m->message);
+    return;
+  }
+  if (std::holds_alternative<Finish>(envelope.body)) {
+    finished_ = true;
+    return;
+  }
+  if (applying_) {
+    // The decision being carried out is final: what comes after it is answered from the version it leads to.
+    if (deferred_.size() < kMaxDeferred) deferred_.push_back({from, envelope});
+    return;
+  }
+  if (const auto* m = std::get_if<Promise>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
+  if (const auto* m = std::get_if<SealStep>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
+  if (const auto* m = std::get_if<Commit>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
+}
+
+void Replica::RunDeferred(Time now) {
+  std::deque<Deferred> waiting;
+  waiting.swap(deferred_);
+  for (Deferred& d : waiting) OnMessage(now, d.from, d.envelope, {});
+}
+
+// ---- Joining and promising ----
+
+void Replica::Handle(Time now, PeerId, const Envelope& envelope, const Welcome& m) {
+  if (welcomed_) return;
+  if (job_uid_ != JobUid{} && envelope.job != job_uid_) {
+    failure_ = Status(Code::kWrongJob, "the coordinator now runs another job than the one this server holds; restart it");
+    return;
+  }
+  welcomed_ = true;
+  job_uid_ = envelope.job;
+  job_ = m.job;
+  id_ = m.server;
+  next_tick_ = now + job_->heartbeat();
+}
+
+void Replica::Handle(Time, PeerId from, const Promise& m, Ballot ballot) {
+  if (!Obeys(ballot)) return SendStale(from);
+  if (m.map.ballot != ballot || m.map.Find(id_) == nullptr || m.map.Find(id_)->incarnation != options_.incarnation) {
+    return log::Warning("a promise was asked for a map that this server is not in; ignored");
+  }
+  auto layout = layout_ ? layout_ : ChunkLayout::Make(m.spec, m.map.chunk_bytes);
+  if (layout->spec().hash() != m.map.spec_hash) return log::Warning("a map of another model was offered; ignored");
+  if (Status valid = Validate(m.map, *layout); !valid.ok()) return log::Warning(valid.message() + "; ignored");
+  if (!EVERSTEP_PLANTED("no-promise")) promised_ = ballot;
+  layout_ = std::move(layout);
+  map_ = m.map;
+  primary_chunks_ = map_->PrimaryChunks(id_);
+  held_chunks_ = map_->HeldChunks(id_);
+  if (published_.empty()) Publish({0}, {}, {});
+  summing_.reset();   // a sum that was not prepared before the promise is no record
+  nonfinite_.reset();
+
+  Promised answer{id_, options_.incarnation, version_, digest_, applied_, applied_scale_, {}, {}, {}};
+  if (prepared_) {
+    answer.prepared = prepared_->seal;
+    answer.norms = NormsOf(*prepared_);
+  }
+  for (const auto& [key, slot] : slots_) {
+    if (Whole(slot)) answer.held.push_back(slot.contribution);
+  }
+  Send(from, std::move(answer));
+}
+
+void Replica::SendStale(PeerId to) { Send(to, StaleBallot{id_, promised_, version_}); }
+
+// ---- Staging ----
+
+Status Replica::CheckPush(const Push& push, const Buffer& payload) const {
+  const Contribution& c = push.contribution;
+  if (!map_) return {Code::kUnavailable, "the servers are not ready; push again"};
+  if (push.chunk.value >= layout_->size()) return {Code::kCorrupt, "the model has no such chunk"};
+  if (!map_->IsPrimary(id_, push.chunk)) return {Code::kWrongShard, "the chunk lives elsewhere"};
+  const uint64_t bytes = layout_->chunk(push.chunk).bytes;
+  if (payload.size() != bytes) {
+    return {Code::kCorrupt, "chunk " + ToString(push.chunk) + " has " + std::to_string(bytes) + " bytes, " +
+                                std::to_string(payload.size()) + " came"};
+  }
+  if (c.base > version_) return {Code::kFuture, "that version does not exist yet"};
+  const uint64_t allowed = job_->mode == Mode::kSync ? 0 : job_->staleness;
+  if (version_.value - c.base.value > allowed && !EVERSTEP_PLANTED("accept-stale")) {
+    return {Code::kStale, "the step is over: version " + ToString(version_) + " is committed"};
+  }
+  const auto known = history_.find(c.base);
+  if (known == history_.end() || known->second != c.base_digest) {
+    return {Code::kStale, "based on another history of version " + ToString(c.base)};
+  }
+  return Status::Ok();
+}
+
+void Replica::Handle(PeerId from, const Push& m, Buffer payload) {
+  if (Status fine = CheckPush(m, payload); !fine.ok()) {
+    if (fine.code() == Code::kWrongShard && map_) Send(from, WrongShard{*map_});
+    return RefusePush(from, m, std::move(fine));
+  }
+  const Contribution& c = m.contribution;
+  SlotKey key{c.worker, c.base, c.base_digest, c.lease.id};
+  if (EVERSTEP_PLANTED("slot-by-name")) key = {c.worker, c.base, {}, {}};
+  auto it = slots_.find(key);
+  if (it == slots_.end()) {
+    if (slots_.size() >= limits::kMaxSlots) return RefusePush(from, m, {Code::kResourceExhausted, "too many contributions are staged here"});
+    it = slots_.emplace(key, Slot{c, {}, 0}).first;
+  }
+  Slot& slot = it->second;
+  if (slot.contribution != c && !EVERSTEP_PLANTED("slot-by-name")) {
+    return RefusePush(from, m, {Code::kCorrupt, "one contribution with two leases"});
+  }
+  if (Whole(slot) || slot.chunks.contains(m.chunk)) {
+    ++counters_.duplicate_pushes;
+    return;
+  }
+  slot.bytes += payload.size();
+  slot.chunks.emplace(m.chunk, std::move(payload));
+  if (Whole(slot) || EVERSTEP_PLANTED("staged-early")) Announce(slot);
+}
+
+void Replica::Announce(const Slot& slot) { Send(coordinator_, Staged{id_, slot.contribution}); }
+
+void Replica::RefusePush(PeerId to, const Push& push, Status why) {
+  ++counters_.refused_pushes;
+  Send(to, PushRefused{push.contribution, push.chunk, why.code(), version_, why.message()});
+}
+
+// ---- Sealing and summing ----
+
+void Replica::Handle(Time now, PeerId from, const SealStep& m, Ballot ballot) {
+  const Seal& seal = m.seal;
+  if (!map_ || !Obeys(ballot) || seal.id.ballot != ballot) return SendStale(from);
+  if (applied_ && applied_->id == seal.id) return SendApplied(from);
+  if (seal.id.step != version_ || seal.previous != digest_) return SendStale(from);
+  promised_ = std::max(promised_, ballot);
+  if (prepared_ && prepared_->seal.id == seal.id) return SendPrepared(from);
+  if (nonfinite_ && nonfinite_->seal == seal.id) return Send(from, *nonfinite_);
+  if (summing_ && summing_->id == seal.id) return;
+  if (prepared_ && prepared_->seal.id.ballot >= ballot) return SendStale(from);
+  collapsed_ = m.collapsed;
+  StartSum(seal);
+  // A server without chunks has nothing to compute.
+  if (primary_chunks_.empty()) OnSummed(now, {seal.id, {}, {}, {}});
+}
+
+void Replica::StartSum(const Seal& seal) {
+  SumWork work{seal.id, primary_chunks_, {}, seal.weights};
+  std::vector<const Slot*> slots;
+  for (const Contribution& c : seal.contributors) {
+    SlotKey key{c.worker, c.base, c.base_digest, c.lease.id};
+    if (EVERSTEP_PLANTED("slot-by-name")) key = {c.worker, c.base, {}, {}};
+    const auto it = slots_.find(key);
+    if (!primary_chunks_.empty() && (it == slots_.end() || !Whole(it->second))) {
+      if (EVERSTEP_PLANTED("sum-what-is-here")) {
+        work.weights.erase(work.weights.begin() + static_cast<long>(slots.size()));
+        continue;
+      }
+      return log::Warning("a seal names a contribution that is not here; waiting for another ballot");
+    }
+    if (!primary_chunks_.empty()) slots.push_back(&it->second);
+  }
+  summing_ = seal;
+  if (primary_chunks_.empty()) return;
+  for (ChunkId chunk : primary_chunks_) {
+    auto& inputs = work.contributions.emplace_back();
+    for (const Slot* slot : slots) inputs.push_back(slot->chunks.at(chunk));
+  }
+  if (EVERSTEP_PLANTED("arrival-order")) {
+    for (auto& inputs : work.contributions) std::reverse(inputs.begin(), inputs.end());
+  }
+  sums_.push_back(std::move(work));
+}
+
+void Replica::OnSummed(Time, SumResult result) {
+  if (!summing_ || summing_->id != result.seal || version_ != result.seal.step) return;  // superseded meanwhile
+  Seal seal = std::move(*summing_);
+  summing_.reset();
+  std::vector<WorkerId> poisoned;
+  for (const auto& positions : result.nonfinite) {
+    for (uint32_t position : positions) {
+      if (position < seal.contributors.size()) poisoned.push_back(seal.contributors[position].worker);
+    }
+  }
+  if (!poisoned.empty() && !EVERSTEP_PLANTED("let-nan-in")) {
+    std::sort(poisoned.begin(), poisoned.end());
+    poisoned.erase(std::unique(poisoned.begin(), poisoned.end()), poisoned.end());
+    counters_.nonfinite += poisoned.size();
+    nonfinite_ = NonFinite{id_, seal.id, std::move(poisoned)};
+    return Send(coordinator_, *nonfinite_);
+  }
+  Record record{std::move(seal), {}, {}};
+  for (size_t i = 0; i < result.sums.size(); ++i) {
+    record.sums.emplace(primary_chunks_[i], std::move(result.sums[i]));
+    record.squared_norms.emplace(primary_chunks_[i], result.squared_norms[i]);
+  }
+  prepared_ = std::move(record);
+  if (collapsed_) {
+    StartApply(ClipScale(prepared_->seal.clip_norm, prepared_->squared_norms));
+  } else {
+    SendPrepared(coordinator_);
+  }
+}
+
+void Replica::SendPrepared(PeerId to) {
+  Send(to, Prepared{id_, options_.incarnation, prepared_->seal.id, prepared_->seal.digest, NormsOf(*prepared_)});
+}
+
+std::vector<ChunkNorm> Replica::NormsOf(const Record& record) {
+  std::vector<ChunkNorm> norms;
+  for (const auto& [chunk, squared] : record.squared_norms) norms.push_back({chunk, squared});
+  return norms;
+}
+
+// ---- Committing and publishing ----
+
+void Replica::Handle(Time, PeerId from, const Commit& m, Ballot ballot) {
+  if (applied_ && applied_->id == m.seal && applied_->digest == m.digest) return SendApplied(from);
+  if (!Obeys(ballot)) return SendStale(from);
+  const bool same = prepared_ && prepared_->seal.id.step == version_ && prepared_->seal.digest == m.digest;
+  if (!same && !(prepared_ && EVERSTEP_PLANTED("commit-by-step"))) return SendStale(from);
+  StartApply(m.scale);
+}
+
+void Replica::StartApply(double scale) {
+  applying_ = true;
+  applying_scale_ = scale;
+  const Record& record = *prepared_;
+  ApplyWork work{record.seal.id, {}, {}, {}, record.seal.learning_rate, scale, record.seal.id.step.value};
+  for (const auto& [chunk, sum] : record.sums) {
+    work.chunks.push_back(chunk);
+    work.sums.push_back(sum);
+    if (version_.value > 0) work.parameters.push_back(published_.back().chunks.at(chunk));
+  }
+  if (version_.value == 0) {
+    // Step 0 is the initialisation: its one contribution is the parameters themselves.
+    work.parameters = work.sums;
+    return OnApplied({}, {work.seal, std::move(work.parameters)});
+  }
+  if (work.chunks.empty()) return OnApplied({}, {work.seal, {}});
+  applies_.push_back(std::move(work));
+}
+
+void Replica::OnApplied(Time now, ApplyResult result) {
+  EVERSTEP_CHECK(applying_ && prepared_ && prepared_->seal.id == result.seal, "an update that nobody asked for");
+  applying_ = false;
+  std::map<ChunkId, Buffer> chunks;
+  size_t i = 0;
+  for (const auto& [chunk, sum] : prepared_->sums) chunks.emplace(chunk, std::move(result.parameters[i++]));
+  applied_ = std::move(prepared_->seal);
+  applied_scale_ = applying_scale_;
+  prepared_.reset();
+  nonfinite_.reset();
+  Publish(Next(version_), applied_->digest, std::move(chunks));
+  DropSlotsAfter(*applied_);
+  SendApplied(coordinator_);
+  AnswerWaitingPulls();
+  RunDeferred(now);
+}
+
+void Replica::SendApplied(PeerId to) {
+  Send(to, Applied{id_, options_.incarnation, applied_->id, applied_->digest, applied_scale_});
+}
+
+void Replica::Publish(Version version, Digest digest, std::map<ChunkId, Buffer> chunks) {
+  version_ = version;
+  digest_ = digest;
+  published_.push_back({version, digest, std::move(chunks)});
+  while (published_.size() > KeptVersions(job_->mode)) published_.pop_front();
+  history_.emplace(version, digest);
+  const uint64_t allowed = job_->mode == Mode::kSync ? 0 : job_->staleness;
+  while (!history_.empty() && history_.begin()->first.value + allowed < version.value) history_.erase(history_.begin());
+}
+
+void Replica::DropSlotsAfter(const Seal& applied) {
+  std::erase_if(slots_, [&](const auto& entry) {
+    const Contribution& c = entry.second.contribution;
+    if (EVERSTEP_PLANTED("keep-slots")) return false;
+    if (!history_.contains(c.base)) return true;
+    return std::find(applied.contributors.begin(), applied.contributors.end(), c) != applied.contributors.end();
+  });
+}
+
+// ---- Reading ----
+
+const Replica::Published* Replica::Find(Version version) const {
+  for (const Published& p : published_) {
+    if (p.version == version) return &p;
+  }
+  return nullptr;
+}
+
+const std::map<ChunkId, Buffer>* Replica::Parameters(Version version) const {
+  const Published* found = Find(version);
+  return found == nullptr ? nullptr : &found->chunks;
+}
+
+void Replica::Handle(PeerId from, const Pull& m) {
+  if (!map_) return Send(from, PullRefused{Code::kUnavailable, version_, "the servers are not ready; pull again"});
+  for (ChunkId chunk : m.chunks) {
+    if (chunk.value >= layout_->size()) return Send(from, PullRefused{Code::kCorrupt, version_, "the model has no such chunk"});
+    if (!map_->IsPrimary(id_, chunk)) return Send(from, WrongShard{*map_});
+  }
+  if (m.pending && m.pending->base == version_) {
+    // The worker believes that its contribution is here. Say which parts are not (lost with a link that broke).
+    const Contribution& c = *m.pending;
+    const auto it = slots_.find({c.worker, c.base, c.base_digest, c.lease.id});
+    Missing missing{c, {}};
+    for (ChunkId chunk : primary_chunks_) {
+      if (it == slots_.end() || !it->second.chunks.contains(chunk)) missing.chunks.push_back(chunk);
+    }
+    if (!missing.chunks.empty()) Send(from, std::move(missing));
+  }
+  std::erase_if(waiting_, [&](const WaitingPull& w) { return w.peer == from && w.pull.worker == m.worker; });
+  if (m.at_least <= version_) {
+    const Published* published = m.exact ? Find(m.at_least) : &published_.back();
+    if (published != nullptr) return AnswerPull(from, m, *published);
+    return Send(from, PullRefused{Code::kStale, version_, "version " + ToString(m.at_least) + " is not kept any more"});
+  }
+  if (waiting_.size() >= limits::kMaxWaitingPulls) {
+    return Send(from, PullRefused{Code::kResourceExhausted, version_, "too many readers wait here"});
+  }
+  waiting_.push_back({from, m});
+}
+
+void Replica::AnswerPull(PeerId to, const Pull& pull, const Published& published) {
+  for (ChunkId chunk : pull.chunks.empty() ? primary_chunks_ : pull.chunks) {
+    const auto it = published.chunks.find(chunk);
+    if (it != published.chunks.end()) Send(to, ChunkData{published.version, published.digest, chunk}, it->second);
+  }
+}
+
+void Replica::AnswerWaitingPulls() {
+  std::vector<WaitingPull> still;
+  for (WaitingPull& w : waiting_) {
+    if (w.pull.at_least > version_) {
+      still.push_back(std::move(w));
+    } else {
+      AnswerPull(w.peer, w.pull, published_.back());
+    }
+  }
+  waiting_ = std::move(still);
+}
+
+Replica::Stats Replica::stats() const {
+  Stats stats = counters_;
+  stats.slots = slots_.size();
+  for (const auto& [key, slot] : slots_) stats.slot_bytes += slot.bytes;
+  stats.waiting_pulls = waiting_.size();
+  return stats;
+}
+
+}  // namespace everstep

@@ -1,0 +1,201 @@
+// CORE. What one server holds of the model and of the step in flight: slots, promise, prepared sum, published versions
+// (docs/protocol.md, rules R3, R6, R7, R9-R13, R17). Pure and single-threaded: the driver delivers messages, runs the
+// numbers it asks for, and sends what it puts into its outbox.
+//
+// The life of a step here:
+//   Push...            chunks of a contribution are staged in its slot; all primary chunks there -> Staged
+//   SealStep           -> StartSum; its result becomes the prepared record -> Prepared (or NonFinite)
+//   Commit             -> StartApply; its result is published as the next version -> Applied
+//   Pull               answered from the published version, or waits for it
+// With a single server the driver's coordinator asks for the collapsed step: sum, then apply and publish at once.
+//
+// Nothing blocks: sums and updates are effects (ReplicaWork) whose results come back through OnSummed / OnApplied.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "schema/job.h"
+#include "schema/messages.h"
+#include "schema/peer.h"
+
+namespace everstep {
+
+// Numbers the core wants computed, on whatever thread the driver likes.
+struct SumWork {
+  SealId seal;
+  std::vector<ChunkId> chunks;
+  std::vector<std::vector<Buffer>> contributions;  // [chunk][contributor], in the sealed order
+  std::vector<double> weights;
+};
+struct SumResult {
+  SealId seal;
+  std::vector<Buffer> sums;                  // per chunk
+  std::vector<double> squared_norms;         // per chunk
+  std::vector<std::vector<uint32_t>> nonfinite;  // per chunk: positions of contributors
+};
+struct ApplyWork {
+  SealId seal;
+  std::vector<ChunkId> chunks;
+  std::vector<Buffer> parameters;            // per chunk, of the version before
+  std::vector<Buffer> sums;
+  double learning_rate = 0;
+  double scale = 1;
+  uint64_t update = 0;                       // 1 for the first training step
+};
+struct ApplyResult {
+  SealId seal;
+  std::vector<Buffer> parameters;            // per chunk, of the version after
+};
+
+class Replica {
+ public:
+  struct Options {
+    Incarnation incarnation;
+    std::string name;
+    std::string address;  // as advertised
+  };
+
+  explicit Replica(Options options);
+
+  // The link to the coordinator is up: says hello on it. A replica has one coordinator link at a time.
+  void OnCoordinatorLink(Time now, PeerId peer);
+  void OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer payload);
+  void OnClosed(Time now, PeerId peer);
+  void OnSummed(Time now, SumResult result);
+  void OnApplied(Time now, ApplyResult result);
+  // Timers are due: heartbeats and unanswered announcements.
+  void OnTick(Time now);
+  Time NextDeadline() const { return next_tick_; }
+
+  // What to send, and what to compute, since the last call.
+  std::vector<Outgoing> TakeOutbox() { return std::exchange(outbox_, {}); }
+  std::vector<SumWork> TakeSums() { return std::exchange(sums_, {}); }
+  std::vector<ApplyWork> TakeApplies() { return std::exchange(applies_, {}); }
+
+  // A refusal or the coordinator's word that the job cannot go on; the server should end with it.
+  const std::optional<Status>& failure() const { return failure_; }
+  // The coordinator said that the job is complete.
+  bool finished() const { return finished_; }
+
+  JobUid job() const { return job_uid_; }
+  const std::optional<JobSpec>& job_spec() const { return job_; }
+  ServerId id() const { return id_; }
+  Version version() const { return version_; }
+  Digest digest() const { return digest_; }
+  Ballot promised() const { return promised_; }
+  const std::shared_ptr<const ChunkLayout>& layout() const { return layout_; }
+  const std::optional<ShardMap>& map() const { return map_; }
+  // The published parameters of `version`, by held chunk; null when it is not kept.
+  const std::map<ChunkId, Buffer>* Parameters(Version version) const;
+
+  struct Stats {
+    uint64_t slots = 0;           // now
+    uint64_t slot_bytes = 0;      // now
+    uint64_t refused_pushes = 0;
+    uint64_t duplicate_pushes = 0;
+    uint64_t nonfinite = 0;       // contributions found with NaN or Inf
+    uint64_t waiting_pulls = 0;   // now
+  };
+  Stats stats() const;
+
+ private:
+  using SlotKey = std::tuple<WorkerId, Version, Digest, LeaseId>;
+  struct Slot {
+    Contribution contribution;
+    std::map<ChunkId, Buffer> chunks;  // primary chunks of the map
+    uint64_t bytes = 0;
+  };
+  struct Record {
+    Seal seal;
+    std::map<ChunkId, Buffer> sums;
+    std::map<ChunkId, double> squared_norms;
+  };
+  struct Published {
+    Version version;
+    Digest digest;
+    std::map<ChunkId, Buffer> chunks;
+  };
+  struct WaitingPull {
+    PeerId peer;
+    Pull pull;
+  };
+  struct Deferred {
+    PeerId from;
+    Envelope envelope;
+  };
+
+  void Handle(Time now, PeerId from, const Envelope& envelope, const Welcome& m);
+  void Handle(Time now, PeerId from, const Promise& m, Ballot ballot);
+  void Handle(Time now, PeerId from, const SealStep& m, Ballot ballot);
+  void Handle(Time now, PeerId from, const Commit& m, Ballot ballot);
+  void Handle(PeerId from, const Push& m, Buffer payload);
+  void Handle(PeerId from, const Pull& m);
+
+  Status CheckPush(const Push& push, const Buffer& payload) const;
+  bool Whole(const Slot& slot) const { return slot.chunks.size() == primary_chunks_.size(); }
+  void Announce(const Slot& slot);
+  void RefusePush(PeerId to, const Push& push, Status why);
+  void AnswerPull(PeerId to, const Pull& pull, const Published& published);
+  void AnswerWaitingPulls();
+  const Published* Find(Version version) const;
+
+  void StartSum(const Seal& seal);
+  void StartApply(double scale);
+  void Publish(Version version, Digest digest, std::map<ChunkId, Buffer> chunks);
+  void DropSlotsAfter(const Seal& applied);
+  static std::vector<ChunkNorm> NormsOf(const Record& record);
+  void SendPrepared(PeerId to);
+  void SendApplied(PeerId to);
+  void SendStale(PeerId to);
+  void Send(PeerId to, Body body, Buffer payload = {});
+  void SendHello(Time now);
+  bool Obeys(Ballot ballot) const;
+  void RunDeferred(Time now);
+
+  const Options options_;
+  PeerId coordinator_;
+  bool welcomed_ = false;
+  JobUid job_uid_;
+  std::optional<JobSpec> job_;
+  ServerId id_;
+  std::optional<Status> failure_;
+  bool finished_ = false;
+  Time next_tick_ = Time::Never();
+
+  Ballot promised_;
+  std::optional<ShardMap> map_;
+  std::shared_ptr<const ChunkLayout> layout_;
+  std::vector<ChunkId> primary_chunks_;
+  std::vector<ChunkId> held_chunks_;
+
+  Version version_;
+  Digest digest_;
+  std::deque<Published> published_;      // newest last; bounded by the job's mode
+  std::map<Version, Digest> history_;    // digests of the versions that a contribution may be based on
+  std::map<SlotKey, Slot> slots_;
+  std::optional<Seal> summing_;
+  bool collapsed_ = false;               // of the seal being summed
+  std::optional<Record> prepared_;
+  std::optional<NonFinite> nonfinite_;   // answer to the seal of this step, kept for retransmissions
+  bool applying_ = false;
+  double applying_scale_ = 1;
+  std::optional<Seal> applied_;
+  double applied_scale_ = 1;
+  std::vector<WaitingPull> waiting_;
+  std::deque<Deferred> deferred_;        // coordinator messages that arrived while the update was running
+
+  std::vector<Outgoing> outbox_;
+  std::vector<SumWork> sums_;
+  std::vector<ApplyWork> applies_;
+  Stats counters_;
+};
+
+}  // namespace everstep

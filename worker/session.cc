@@ -1,0 +1,499 @@
+#include "worker/session.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/plant.h"
+
+namespace everstep {
+namespace {
+
+constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
+constexpr Duration kLongestBackoff = std::chrono::seconds(1);
+
+}  // namespace
+
+Session::Session(Time now, Options options)
+    : options_(std::move(options)), random_(options_.seed), started_(now), next_tick_(now) {
+  id_ = {random_.Next() | 1};
+  coordinator_.down_since = now;
+  coordinator_.retry_at = now;
+}
+
+// ---- Links ----
+
+void Session::Open(Time now, Link& link, bool control) {
+  link.peer = {next_peer_++};
+  link.opened_at = link.heard_at = now;
+  link.pulled_at = Time{};
+  ++stats_.links;
+  openings_.push_back({link.peer, link.address, control});
+}
+
+void Session::LinkDown(Time now, Link& link) {
+  link.peer = {};
+  // A link that said something, or lasted longer than any attempt to connect, did work until now.
+  if (link.heard_at > link.opened_at || now - link.opened_at > Session::kConnectDeadline) link.down_since = now;
+  link.backoff = std::min<Duration>(kLongestBackoff, link.backoff == Duration{0} ? kFirstBackoff : link.backoff * 2);
+  // Spread the retries of many workers that lost the same peer at the same moment.
+  link.retry_at = now + Duration(static_cast<int64_t>(static_cast<double>(link.backoff.count()) * (0.5 + random_.Uniform() / 2)));
+}
+
+void Session::OpenWhatIsDown(Time now) {
+  if (coordinator_.peer == PeerId{}) {
+    if (now - coordinator_.down_since > Timeout()) {
+      std::string tried;
+      for (const std::string& server : options_.servers) tried += (tried.empty() ? "" : ", ") + server;
+      return Fail({Code::kUnavailable, "no coordinator answered at " + tried + " within " +
+                                           std::to_string(static_cast<int>(Seconds(Timeout()))) + " s (" + last_problem_ +
+                                           "); is everstep-ps running there, and does --servers name its address?"});
+    }
+    if (now >= coordinator_.retry_at) {
+      coordinator_.address = options_.servers[next_server_++ % options_.servers.size()];
+      Open(now, coordinator_, true);
+      welcomed_ = false;
+      SendHello(now);
+    }
+  }
+  for (auto& [id, link] : servers_) {
+    if (link.peer != PeerId{}) continue;
+    if (now - link.down_since > Timeout()) {
+      return Fail({Code::kUnavailable, "server " + ToString(id) + " at " + link.address + " could not be reached for " +
+                                           std::to_string(static_cast<int>(Seconds(Timeout()))) + " s"});
+    }
+    if (now < link.retry_at) continue;
+    Open(now, link, false);
+    if (pulling_ > held_ || (flight_ && flight_->committed)) PullFrom(now, id, link);
+  }
+}
+
+void Session::OnClosed(Time now, PeerId peer, const Status& why) {
+  if (peer == coordinator_.peer) {
+    last_problem_ = why.ok() ? "it closed the connection" : why.message();
+    LinkDown(now, coordinator_);
+    welcomed_ = false;
+    if (leave_sent_) left_ = true;  // it saw us go, or it is gone itself
+  }
+  for (auto& [id, link] : servers_) {
+    if (link.peer == peer) LinkDown(now, link);
+  }
+  Advance(now);
+}
+
+Session::Link* Session::LinkOf(ServerId server) {
+  const auto it = servers_.find(server);
+  return it == servers_.end() ? nullptr : &it->second;
+}
+
+void Session::Send(PeerId to, Body body, Buffer payload) {
+  if (to == PeerId{}) return;
+  outbox_.push_back({to, {job_uid_, map_ ? map_->ballot : Ballot{}, std::move(body)}, std::move(payload)});
+}
+
+void Session::Fail(Status why) {
+  if (!failure_) failure_ = std::move(why);
+}
+
+// ---- Joining ----
+
+void Session::SendHello(Time now) {
+  Hello hello;
+  hello.role = PeerRole::kWorker;
+  hello.name = options_.name;
+  hello.job_name = options_.job_name;
+  hello.worker = id_;
+  hello.spec = options_.spec;
+  hello.dataset_size = options_.dataset_size;
+  if (ready_ && held_.value > 0) {
+    hello.version = held_;
+    if (flight_) hello.lease = flight_->contribution.lease;
+  }
+  hello_at_ = now;
+  Send(coordinator_.peer, std::move(hello));
+}
+
+void Session::Handle(Time now, const Envelope& envelope, const Welcome& m) {
+  if (welcomed_) return;
+  welcomed_ = true;
+  coordinator_.backoff = Duration{0};
+  if (job_uid_ != JobUid{} && job_uid_ != envelope.job) {
+    return Fail({Code::kWrongJob, "the coordinator now runs another job than the one that was joined"});
+  }
+  job_uid_ = envelope.job;
+  job_ = m.job;
+  join_version_ = m.version;
+  next_heartbeat_ = now;
+  if (m.map) AdoptMap(now, *m.map);
+}
+
+void Session::Handle(Time, const Refused& m) {
+  if (m.code == Code::kFinished && finish_) return;
+  Fail({m.code, m.message});
+}
+
+void Session::AdoptMap(Time now, const ShardMap& map) {
+  if (map_ && map.ballot < map_->ballot) return;
+  auto layout = layout_ ? layout_ : ChunkLayout::Make(options_.spec, map.chunk_bytes);
+  if (map.spec_hash != layout->spec().hash() || !Validate(map, *layout).ok()) {
+    return Fail({Code::kWrongSpec, "the servers' map is of another model than this worker's"});
+  }
+  layout_ = std::move(layout);
+  map_ = map;
+  std::set<ServerId> named;
+  for (const ServerEntry& server : map.servers) {
+    named.insert(server.id);
+    if (map.PrimaryChunks(server.id).empty()) continue;  // nothing to say to it
+    Link& link = servers_[server.id];
+    if (link.address == server.address) continue;
+    if (link.peer != PeerId{}) closings_.push_back(link.peer);
+    link = Link{};
+    link.address = server.address;
+    link.down_since = link.retry_at = now;
+  }
+  for (auto it = servers_.begin(); it != servers_.end();) {
+    if (named.contains(it->first)) {
+      ++it;
+      continue;
+    }
+    if (it->second.peer != PeerId{}) closings_.push_back(it->second.peer);
+    it = servers_.erase(it);
+  }
+}
+
+void Session::Handle(Time now, const Fenced& m) {
+  if (m.worker != id_) return;
+  if (leaving_) {
+    left_ = true;
+    return;
+  }
+  Rejoin(now, m.message);
+}
+
+// This life is over for the others; a new one begins. What it held in flight is void, what it knows stays useful.
+void Session::Rejoin(Time now, std::string why) {
+  log::Warning("excluded (" + why + "); joining again");
+  ++stats_.lives;
+  id_ = {random_.Next() | 1};
+  DropContribution();
+  grant_.reset();
+  used_grant_ = 0;
+  ready_ = false;
+  welcomed_ = false;
+  if (coordinator_.peer != PeerId{}) SendHello(now);
+}
+
+// ---- Messages ----
+
+void Session::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer payload) {
+  if (Over()) return;
+  if (from == coordinator_.peer) {
+    coordinator_.heard_at = now;
+    if (const auto* m = std::get_if<Welcome>(&envelope.body)) Handle(now, envelope, *m);
+    if (const auto* m = std::get_if<Refused>(&envelope.body)) Handle(now, *m);
+    if (const auto* m = std::get_if<Fenced>(&envelope.body)) Handle(now, *m);
+    if (const auto* m = std::get_if<MapUpdate>(&envelope.body)) AdoptMap(now, m->map);
+    if (const auto* m = std::get_if<everstep::Grant>(&envelope.body)) Handle(now, *m);
+    if (const auto* m = std::get_if<PushRefused>(&envelope.body)) Handle(now, *m);
+    if (const auto* m = std::get_if<Finish>(&envelope.body)) finish_ = *m;
+    if (const auto* m = std::get_if<JobFailed>(&envelope.body)) Fail(Status(m->code, m->message).With("the job has failed"));
+    if (std::holds_alternative<LeaveAck>(envelope.body) && leave_sent_) left_ = true;
+    return Advance(now);
+  }
+  for (auto& [id, link] : servers_) {
+    if (link.peer != from) continue;
+    link.heard_at = now;
+    link.backoff = Duration{0};
+    if (const auto* m = std::get_if<ChunkData>(&envelope.body)) Handle(now, *m, std::move(payload));
+    if (const auto* m = std::get_if<PushRefused>(&envelope.body)) Handle(now, *m);
+    if (const auto* m = std::get_if<Missing>(&envelope.body)) Handle(now, *m);
+    if (const auto* m = std::get_if<PullRefused>(&envelope.body)) Handle(now, id, *m);
+    if (const auto* m = std::get_if<WrongShard>(&envelope.body)) AdoptMap(now, m->map);
+    return Advance(now);
+  }
+}
+
+void Session::Handle(Time, const everstep::Grant& m) {
+  if (m.worker != id_ || (grant_ && m.number <= grant_->number)) return;
+  grant_ = m;
+  // Newer work means that the old is decided: sealed, or given to somebody else. What was contributed is kept until the
+  // next version is here all the same, because a seal may still be dropped (rule R14).
+  // Work for the same version means that the old contribution is void.
+  if (flight_ && (!flight_->committed || m.version <= flight_->contribution.base)) DropContribution();
+}
+
+void Session::Handle(Time, const PushRefused& m) {
+  if (!flight_ || flight_->contribution != m.contribution) return;
+  switch (m.code) {
+    case Code::kUnavailable:
+    case Code::kFuture:
+    case Code::kResourceExhausted:
+    case Code::kWrongShard: return;  // the pull that names it as pending brings it there later
+    case Code::kWrongJob:
+    case Code::kCorrupt: return Fail(Status(m.code, m.message).With("a server refused this worker's contribution"));
+    default: break;
+  }
+  if (m.code == Code::kNonFinite) {
+    ++stats_.nonfinite;
+    log::Warning("contribution refused: " + m.message);
+  }
+  const LeaseId lease = flight_->contribution.lease.id;
+  const bool newer = grant_ && grant_->number > used_grant_;
+  ++stats_.dropped;
+  DropContribution();
+  if (!newer) SendReady(lease);
+}
+
+void Session::Handle(Time, const Missing& m) {
+  if (!flight_ || !flight_->committed || flight_->contribution != m.contribution) return;
+  for (ChunkId chunk : m.chunks) {
+    if (!flight_->chunks.contains(chunk)) continue;
+    ++stats_.repushed_chunks;
+    SendChunk(chunk);
+  }
+}
+
+// ---- Pulling one version ----
+
+Version Session::Wanted() const {
+  Version wanted;
+  if (!ready_) wanted = join_version_;
+  if (grant_) wanted = std::max(wanted, grant_->version);
+  if (finish_) wanted = std::max(wanted, finish_->version);
+  // In step with the others the next version is the one to wait for; asynchronous workers wait for their next grant.
+  if (flight_ && flight_->committed && job_->mode == Mode::kSync) wanted = std::max(wanted, Next(flight_->contribution.base));
+  return wanted;
+}
+
+void Session::PullFrom(Time now, ServerId server, Link& link) {
+  if (link.peer == PeerId{}) return;
+  Pull pull{id_, pulling_, exact_, {}, {}};
+  const std::vector<ChunkId> mine = map_->PrimaryChunks(server);
+  for (ChunkId chunk : mine) {
+    const auto it = incoming_.find(chunk);
+    if (it == incoming_.end() || it->second.version < pulling_) pull.chunks.push_back(chunk);
+  }
+  const bool waiting = flight_ && flight_->committed;
+  if (pull.chunks.empty() && !waiting) return;
+  if (waiting) pull.pending = flight_->contribution;
+  if (pull.chunks.size() == mine.size()) pull.chunks.clear();  // "all" is shorter
+  link.pulled_at = now;
+  Send(link.peer, std::move(pull));
+}
+
+void Session::PullAll(Time now) {
+  for (auto& [id, link] : servers_) PullFrom(now, id, link);
+}
+
+void Session::Handle(Time now, ServerId from, const PullRefused& m) {
+  if (m.code == Code::kWrongJob || m.code == Code::kCorrupt) {
+    return Fail(Status(m.code, m.message).With("server " + ToString(from) + " refused to be read"));
+  }
+  if (m.code == Code::kStale && m.version > pulling_) {
+    // The version that the others have is gone here: everybody takes the newer one.
+    ++stats_.repulls;
+    pulling_ = m.version;
+    exact_ = false;
+    PullAll(now);
+  }
+}
+
+void Session::Handle(Time now, const ChunkData& m, Buffer payload) {
+  if (!layout_ || m.chunk.value >= layout_->size() || payload.size() != layout_->chunk(m.chunk).bytes) {
+    return Fail({Code::kCorrupt, "a server sent a chunk that the model does not have"});
+  }
+  if (m.version <= held_) return;
+  const auto it = incoming_.find(m.chunk);
+  if (it != incoming_.end() && it->second.version >= m.version) return;
+  incoming_[m.chunk] = {m.version, m.digest, std::move(payload)};
+  CheckArrival(now);
+}
+
+void Session::CheckArrival(Time now) {
+  if (incoming_.size() < layout_->size()) return;
+  Version newest;
+  for (const auto& [chunk, arrival] : incoming_) newest = std::max(newest, arrival.version);
+  if (newest < pulling_) return;
+  Digest digest;
+  bool same = true;
+  for (const auto& [chunk, arrival] : incoming_) {
+    if (arrival.version == newest) digest = arrival.digest;
+    same &= arrival.version == newest;
+  }
+  for (const auto& [chunk, arrival] : incoming_) same &= arrival.version != newest || arrival.digest == digest;
+  if (!same && !EVERSTEP_PLANTED("mix-versions")) {
+    // A commit came between: ask the shards that are behind for the version that the others named.
+    ++stats_.repulls;
+    std::erase_if(incoming_, [&](const auto& e) { return e.second.version < newest || e.second.digest != digest; });
+    pulling_ = newest;
+    exact_ = true;
+    return PullAll(now);
+  }
+  held_ = newest;
+  held_digest_ = digest;
+  arrived_.clear();
+  for (auto& [chunk, arrival] : incoming_) arrived_.emplace(chunk, std::move(arrival.bytes));
+  incoming_.clear();
+  exact_ = false;
+  fresh_ = true;
+}
+
+// ---- Contributing ----
+
+std::optional<Session::StepWork> Session::TakeStep(Time) {
+  if (Over() || leaving_ || finish_ || !grant_ || grant_->number <= used_grant_) return std::nullopt;
+  if (held_ < grant_->version || (flight_ && held_ <= flight_->contribution.base)) return std::nullopt;
+  if (flight_ && !flight_->committed) return std::nullopt;
+  const bool initialise = grant_->version.value == 0;
+  if (initialise && held_.value > 0) return std::nullopt;
+  DropContribution();
+  used_grant_ = grant_->number;
+  StepWork work{next_serial_++, held_, grant_->lease, initialise, fresh_, {}};
+  if (fresh_) work.parameters = std::exchange(arrived_, {});
+  fresh_ = false;
+  flight_ = InFlight{work.serial, {id_, held_, held_digest_, grant_->lease}, false, {}, {}};
+  NoteProgress(Phase::kComputing);
+  return work;
+}
+
+void Session::PushChunk(Time, uint64_t serial, ChunkId chunk, Buffer bytes) {
+  if (!flight_ || flight_->serial != serial || Over()) return;
+  flight_->chunks[chunk] = std::move(bytes);
+  NoteProgress(Phase::kPushing);
+  SendChunk(chunk);
+}
+
+void Session::SendChunk(ChunkId chunk) {
+  const Link* link = LinkOf(map_->primary(chunk).id);
+  if (link != nullptr) Send(link->peer, Push{flight_->contribution, chunk}, flight_->chunks.at(chunk));
+}
+
+Status Session::CommitStep(Time now, uint64_t serial, std::vector<Metric> metrics) {
+  if (failure_) return *failure_;
+  if (!flight_ || flight_->serial != serial) {
+    ++stats_.dropped;
+    return {Code::kStale, "the step went on without this contribution; take the next one"};
+  }
+  EVERSTEP_CHECK(flight_->chunks.size() == layout_->size(), "a contribution has all chunks");
+  ++stats_.contributed;
+  flight_->committed = true;
+  NoteProgress(Phase::kWaiting);
+  Send(coordinator_.peer, Report{id_, flight_->contribution.base, flight_->contribution.lease.id, false, std::move(metrics)});
+  if (job_->mode != Mode::kSync) PullAll(now);  // asks whether all of it arrived; the version comes with the grant
+  Advance(now);
+  return Status::Ok();
+}
+
+void Session::AbandonStep(Time, uint64_t serial) {
+  if (!flight_ || flight_->serial != serial || flight_->committed) return;
+  const LeaseId lease = flight_->contribution.lease.id;
+  DropContribution();
+  if (!leaving_) SendReady(lease);
+}
+
+void Session::DropContribution() { flight_.reset(); }
+
+void Session::ReportEvaluation(std::vector<Metric> metrics) {
+  Send(coordinator_.peer, Report{id_, held_, {}, true, std::move(metrics)});
+}
+
+// ---- Going on ----
+
+void Session::SendReady(LeaseId void_lease) { Send(coordinator_.peer, Ready{id_, held_, void_lease}); }
+
+void Session::SendHeartbeat(Time now) {
+  Send(coordinator_.peer, Heartbeat{id_, phase_, progress_, grant_ ? grant_->number : 0});
+  if (ready_ && !grant_) SendReady();  // the first one may have been lost
+  next_heartbeat_ = now + job_->heartbeat();
+}
+
+void Session::Advance(Time now) {
+  if (Over()) return;
+  OpenWhatIsDown(now);
+  if (!job_ || !map_) {
+    if (welcomed_ && !ready_ && join_version_.value == 0) {
+      ready_ = true;
+      SendReady();
+    }
+    return;
+  }
+  // A contribution whose step is over need not be kept any more.
+  if (flight_ && flight_->committed && held_ > flight_->contribution.base && grant_ && held_ >= grant_->version &&
+      grant_->number > used_grant_) {
+    DropContribution();
+  }
+  const Version wanted = Wanted();
+  if (wanted > held_ && wanted > pulling_) {
+    pulling_ = wanted;
+    exact_ = false;
+    PullAll(now);
+  }
+  if (welcomed_ && !ready_ && held_ >= join_version_) {
+    ready_ = true;
+    SendReady();
+  }
+  if (leaving_) TryLeave(now);
+}
+
+void Session::OnTick(Time now) {
+  if (Over()) return;
+  next_tick_ = now + std::chrono::milliseconds(100);
+  OpenWhatIsDown(now);
+  if (Over()) return;
+  const Duration again = job_ ? job_->retransmit() : std::chrono::milliseconds(500);
+  if (coordinator_.peer != PeerId{} && !welcomed_ && now - hello_at_ > again) {
+    if (now - coordinator_.opened_at > Timeout()) {
+      return Fail({Code::kDeadlineExceeded, "connected to " + coordinator_.address + ", but no coordinator answered there within " +
+                                                std::to_string(static_cast<int>(Seconds(Timeout()))) + " s"});
+    }
+    SendHello(now);
+  }
+  if (job_ && welcomed_) {
+    if (now >= next_heartbeat_) SendHeartbeat(now);
+    if (now - coordinator_.heard_at > job_->lease()) {
+      // A link that carries nothing, although heartbeats are answered: it is dead, whatever the system says.
+      last_problem_ = "it fell silent";
+      closings_.push_back(coordinator_.peer);
+      LinkDown(now, coordinator_);
+      welcomed_ = false;
+    }
+    next_tick_ = std::min(next_tick_, next_heartbeat_);
+  }
+  // Ask again where nothing came for a while (rule R18): for what is missing, or whether our own chunks are missing.
+  const bool waiting = map_ && (pulling_ > held_ || (flight_ && flight_->committed));
+  for (auto& [id, link] : servers_) {
+    if (waiting && now - std::max(link.pulled_at, link.heard_at) > again) PullFrom(now, id, link);
+  }
+  if (leaving_) TryLeave(now);
+}
+
+// ---- Leaving ----
+
+void Session::Leave(Time now, std::string reason) {
+  if (leaving_) return;
+  leaving_ = true;
+  leave_reason_ = std::move(reason);
+  leave_at_ = now + (job_ ? job_->lease() : std::chrono::seconds(1));
+  TryLeave(now);
+}
+
+void Session::TryLeave(Time now) {
+  if (left_) return;
+  if (coordinator_.peer == PeerId{} || !welcomed_) {
+    left_ = true;  // nobody to say it to; the lease runs out by itself
+    return;
+  }
+  // What was contributed shall count: wait until its step is over, at most a lease's time.
+  const bool undecided = flight_ && flight_->committed && held_ <= flight_->contribution.base;
+  if (undecided && now < leave_at_) return;
+  if (leave_sent_ && now > leave_at_ + job_->lease()) {
+    left_ = true;
+    return;
+  }
+  if (!leave_sent_ || now - hello_at_ > job_->retransmit()) {
+    leave_sent_ = true;
+    hello_at_ = now;
+    Send(coordinator_.peer, everstep::Leave{id_, leave_reason_});
+  }
+}
+
+}  // namespace everstep
