@@ -34,6 +34,8 @@ endforeach()
 
 foreach(program everstep everstep-ps everstep-worker)
   if(TARGET ${program})
+    # An installed worker finds the same libtorch as the built one, wherever it lies.
+    set_target_properties(${program} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
     install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   endif()
 endforeach()
