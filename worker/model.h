@@ -1,0 +1,61 @@
+// A model as the worker library sees it: named tensors whose values can be read and written in parts. libtorch users
+// take worker/torch_model.h, which does this for any torch::nn::Module; users of other frameworks implement Model, or
+// use ArrayModel for plain arrays.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "schema/parameter_spec.h"
+
+namespace everstep {
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  // Names, shapes and roles in a fixed order; does not change while a worker lives.
+  virtual const ParameterSpec& spec() const = 0;
+
+  // Copies bytes [offset, offset + out.size()) of tensor `tensor` (row-major, contiguous) into `out`: its values ...
+  virtual void ReadValues(size_t tensor, uint64_t offset, std::span<std::byte> out) const = 0;
+  // ... or its gradient, zeros when there is none. Only for trainable tensors.
+  virtual void ReadGradient(size_t tensor, uint64_t offset, std::span<std::byte> out) const = 0;
+  // Overwrites the values.
+  virtual void WriteValues(size_t tensor, uint64_t offset, std::span<const std::byte> in) = 0;
+
+  // Called before a step is handed to the user: gradients must not carry over.
+  virtual void ClearGradients() = 0;
+
+  // If the model can tell when a tensor's gradient of this step is complete (libtorch's hooks can), it calls `ready`
+  // with the tensor's index then, on any thread, at most once a tensor and step; so gradients leave while backward still
+  // runs. Tensors never named are read at Commit. An empty function takes the listener away.
+  virtual void OnGradient(std::function<void(size_t tensor)> ready) { (void)ready; }
+};
+
+// A model over arrays that the user owns. Values and gradients are float32, in the order of the spec's trainable tensors
+// and buffers; int64 buffers are not supported here.
+class ArrayModel final : public Model {
+ public:
+  struct Tensor {
+    TensorSpec spec;
+    float* values = nullptr;
+    float* gradient = nullptr;  // trainable tensors
+  };
+  explicit ArrayModel(std::vector<Tensor> tensors);
+
+  const ParameterSpec& spec() const override { return spec_; }
+  void ReadValues(size_t tensor, uint64_t offset, std::span<std::byte> out) const override;
+  void ReadGradient(size_t tensor, uint64_t offset, std::span<std::byte> out) const override;
+  void WriteValues(size_t tensor, uint64_t offset, std::span<const std::byte> in) override;
+  void ClearGradients() override;
+
+ private:
+  std::vector<Tensor> tensors_;
+  ParameterSpec spec_;
+};
+
+}  // namespace everstep
