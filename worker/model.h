@@ -34,10 +34,15 @@ class Model {
   // with the tensor's index then, on any thread, at most once a tensor and step; so gradients leave while backward still
   // runs. Tensors never named are read at Commit. An empty function takes the listener away.
   virtual void OnGradient(std::function<void(size_t tensor)> ready) { (void)ready; }
+
+  // Why this model, or its present step, must not be contributed: asked by Join, and by Commit before anything is
+  // promised. What went wrong in one step (a gradient that grew again after it was reported) ends with
+  // ClearGradients(); what is wrong with the model itself stays. Any thread.
+  virtual Status step_status() const { return Status::Ok(); }
 };
 
-// A model over arrays that the user owns. Values and gradients are float32, in the order of the spec's trainable tensors
-// and buffers; int64 buffers are not supported here.
+// A model over float32 arrays that the user owns and that outlive it. Tensors of another type, or without values, are
+// reported by step_status(); a trainable tensor without a gradient array contributes zeros.
 class ArrayModel final : public Model {
  public:
   struct Tensor {
@@ -52,10 +57,12 @@ class ArrayModel final : public Model {
   void ReadGradient(size_t tensor, uint64_t offset, std::span<std::byte> out) const override;
   void WriteValues(size_t tensor, uint64_t offset, std::span<const std::byte> in) override;
   void ClearGradients() override;
+  Status step_status() const override { return status_; }
 
  private:
   std::vector<Tensor> tensors_;
   ParameterSpec spec_;
+  Status status_;
 };
 
 }  // namespace everstep

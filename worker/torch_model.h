@@ -23,8 +23,9 @@ namespace everstep {
 
 class TorchModel final : public Model {
  public:
-  // The module must outlive this object and keep its tensors. CHECKs nothing: problems (a float64 or CUDA parameter, two
-  // names alike) are found by Worker::Join, which validates spec(), or by status().
+  // The module must outlive this object and keep its tensors. CHECKs nothing: problems (a float64 or CUDA parameter, a
+  // boolean buffer) are told by status(), and by Worker::Join. A tensor registered under several names (tied weights)
+  // goes by its first one.
   explicit TorchModel(torch::nn::Module& module);
   explicit TorchModel(torch::jit::Module& module);
   ~TorchModel() override;
@@ -38,6 +39,8 @@ class TorchModel final : public Model {
   void WriteValues(size_t tensor, uint64_t offset, std::span<const std::byte> in) override;
   void ClearGradients() override;
   void OnGradient(std::function<void(size_t tensor)> ready) override;
+  // status(), then whether a gradient of this step grew after it was reported, or could not be read.
+  Status step_status() const override;
 
  private:
   struct Impl;
