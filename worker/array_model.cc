@@ -15,9 +15,10 @@ std::byte* Part(const TensorSpec& spec, float* array, uint64_t offset, uint64_t 
 }  // namespace
 
 ArrayModel::ArrayModel(std::vector<Tensor> tensors) : tensors_(std::move(tensors)) {
+  for (const Tensor& tensor : tensors_) spec_.tensors.push_back(tensor.spec);
+  status_ = Validate(spec_);
   for (const Tensor& tensor : tensors_) {
-    spec_.tensors.push_back(tensor.spec);
-    if (!status_.ok()) continue;
+    if (!status_.ok()) return;
     if (tensor.spec.dtype != DType::kFloat32) {
       status_ = Status(Code::kInvalidArgument,
                        "tensor '" + tensor.spec.name + "' is not float32, which is all that ArrayModel holds");
@@ -25,7 +26,6 @@ ArrayModel::ArrayModel(std::vector<Tensor> tensors) : tensors_(std::move(tensors
       status_ = Status(Code::kInvalidArgument, "tensor '" + tensor.spec.name + "' has no array of values");
     }
   }
-  if (status_.ok()) status_ = Validate(spec_);
 }
 
 void ArrayModel::ReadValues(size_t tensor, uint64_t offset, std::span<std::byte> out) const {
