@@ -1,0 +1,306 @@
+#include "ps/kernels/shard_math.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/limits.h"
+#include "ps/kernels/loops.h"
+
+namespace everstep::kernels {
+namespace {
+
+// Arrays that one pass walks side by side must not start at the same low address bits, which large allocations do by
+// themselves: the pass would be 2.6 to 8 times slower (docs/performance.md). Each kind of array therefore starts at its
+// own distance from the start of its allocation; received payloads are at distance 0. No two distances are closer than
+// 7 cache lines modulo 4096. Parameters alternate, so that an update never writes at the low bits it reads from.
+enum class Place : size_t { kSum = 1, kParametersEven = 2, kParametersOdd = 3, kFirstState = 4, kSecondState = 5 };
+constexpr size_t kPlaceBytes = 2048 + 5 * 64;
+constexpr size_t kPlacesSpan = 5 * kPlaceBytes;
+// Smaller chunks sit in the cache, where the distance does not pay for its memory.
+constexpr size_t kPlaceFromBytes = 32 << 10;
+
+size_t SpanOf(size_t chunk_bytes) { return chunk_bytes < kPlaceFromBytes ? 0 : kPlacesSpan; }
+
+// A part of `whole` as a buffer of its own that keeps `whole` alive.
+MutableBuffer PlaceIn(MutableBuffer whole, Place place, size_t bytes) {
+  const size_t distance = whole.size() == bytes ? 0 : static_cast<size_t>(place) * kPlaceBytes;
+  auto owner = std::make_shared<MutableBuffer>(std::move(whole));
+  std::byte* const data = owner->data() + distance;
+  return {std::move(owner), data, bytes};
+}
+
+void Zero(std::byte* data, size_t bytes) {
+  if (bytes > 0) std::memset(data, 0, bytes);
+}
+
+// Calls block(segment, offset, elements) for runs of at most kBlockElements, and zeroes `out` between the segments.
+template <typename Block>
+void ForEachBlock(const Chunk& chunk, std::byte* out, const Block& block) {
+  size_t end = 0;
+  for (const Segment& segment : chunk.segments) {
+    Zero(out + end, segment.chunk_offset - end);
+    const size_t width = ElementBytes(segment.dtype);
+    const size_t elements = segment.bytes / width;
+    for (size_t done = 0; done < elements; done += kBlockElements) {
+      block(segment, segment.chunk_offset + done * width, std::min(kBlockElements, elements - done));
+    }
+    end = segment.chunk_offset + segment.bytes;
+  }
+  Zero(out + end, chunk.bytes - end);
+}
+
+std::vector<float> ToFloats(std::span<const double> weights) {
+  std::vector<float> out;
+  out.reserve(weights.size());
+  for (double weight : weights) out.push_back(static_cast<float>(weight));
+  return out;
+}
+
+std::vector<float> MeanWeights(std::span<const double> weights) {
+  double total = 0;
+  for (double weight : weights) total += weight;
+  const bool usable = std::isfinite(total) && total > 0;
+  std::vector<float> out;
+  out.reserve(weights.size());
+  for (double weight : weights) {
+    out.push_back(static_cast<float>(usable ? weight / total : 1.0 / static_cast<double>(weights.size())));
+  }
+  return out;
+}
+
+// Positions of the contributions that have a NaN or Inf, found while summing: only blocks whose sum is not finite are
+// looked at, and only contributions that are not yet known.
+class Culprits {
+ public:
+  Culprits(const Loops& loops, const std::vector<const std::byte*>& contributions)
+      : loops_(loops), contributions_(contributions) {}
+
+  void SearchBlock(size_t offset, size_t elements) {
+    overflow_ = true;  // unless a culprit is found, the inputs were finite
+    known_.resize(contributions_.size());
+    for (size_t i = 0; i < contributions_.size(); ++i) {
+      if (!known_[i]) known_[i] = loops_.any_nonfinite(contributions_[i] + offset, elements);
+    }
+  }
+
+  std::vector<uint32_t> Positions() const {
+    const bool any = std::find(known_.begin(), known_.end(), true) != known_.end();
+    std::vector<uint32_t> positions;
+    for (size_t i = 0; i < known_.size(); ++i) {
+      if (known_[i] || (overflow_ && !any)) positions.push_back(static_cast<uint32_t>(i));
+    }
+    return positions;
+  }
+
+ private:
+  const Loops& loops_;
+  const std::vector<const std::byte*>& contributions_;
+  std::vector<bool> known_;
+  bool overflow_ = false;
+};
+
+// By squaring, in plain multiplications: std::pow differs in the last bit between machines, and replicas must not.
+double Power(double base, uint64_t exponent) {
+  double power = 1;
+  for (; exponent > 0; exponent /= 2) {
+    if (exponent % 2 == 1) power *= base;
+    base *= base;
+  }
+  return power;
+}
+
+SgdCoefficients MakeSgd(const OptimizerOptions& o, const ApplyOptions& a) {
+  const bool first = a.update <= 1;
+  SgdCoefficients c;
+  c.scale = static_cast<float>(a.scale);
+  c.decay = static_cast<float>(o.weight_decay);
+  c.keep = first ? 0.0f : static_cast<float>(o.momentum);
+  c.take = first ? 1.0f : static_cast<float>(1 - o.dampening);
+  c.look = static_cast<float>(o.momentum);
+  c.minus_rate = static_cast<float>(-a.learning_rate);
+  return c;
+}
+
+AdamCoefficients MakeAdam(const OptimizerOptions& o, const ApplyOptions& a) {
+  const uint64_t update = std::max<uint64_t>(a.update, 1);
+  const bool decoupled = o.kind == OptimizerKind::kAdamW;
+  AdamCoefficients c;
+  c.scale = static_cast<float>(a.scale);
+  c.decay = decoupled ? 0.0f : static_cast<float>(o.weight_decay);
+  c.shrink = decoupled ? static_cast<float>(1 - a.learning_rate * o.weight_decay) : 1.0f;
+  c.beta1 = static_cast<float>(o.beta1);
+  c.take1 = static_cast<float>(1 - o.beta1);
+  c.beta2 = static_cast<float>(o.beta2);
+  c.take2 = static_cast<float>(1 - o.beta2);
+  c.root_correction = static_cast<float>(std::sqrt(1 - Power(o.beta2, update)));
+  c.epsilon = static_cast<float>(o.epsilon);
+  c.minus_step = static_cast<float>(-(a.learning_rate / (1 - Power(o.beta1, update))));
+  return c;
+}
+
+SgdMomentum MomentumOf(const OptimizerOptions& o) {
+  if (o.momentum == 0) return SgdMomentum::kNone;
+  return o.nesterov ? SgdMomentum::kNesterov : SgdMomentum::kPlain;
+}
+
+std::vector<std::string> StateNames(const OptimizerOptions& o) {
+  if (o.kind != OptimizerKind::kSgd) return {"exp_avg", "exp_avg_sq"};
+  if (o.momentum != 0) return {"momentum"};
+  return {};
+}
+
+}  // namespace
+
+struct ShardMath::Impl {
+  Impl(const OptimizerOptions& optimizer_options, std::shared_ptr<const ChunkLayout> chunk_layout)
+      : optimizer(optimizer_options),
+        layout(std::move(chunk_layout)),
+        // A sum and two versions of each chunk are under way at once; what a slow reader keeps longer comes on top.
+        pool(4 * (layout->total_bytes() + layout->size() * kPlacesSpan)),
+        loops(BestLoops()),
+        state_names(StateNames(optimizer)),
+        states(layout->size()) {}
+
+  const Chunk& ChunkAt(ChunkId id) const {
+    EVERSTEP_CHECK(id.value < layout->size(), "chunk outside the layout");
+    return layout->chunk(id);
+  }
+
+  MutableBuffer TakeOutput(size_t bytes, Place place) {
+    return PlaceIn(pool.Take(bytes + SpanOf(bytes)), place, bytes);
+  }
+
+  // A server holds some of the chunks, so state comes into being with a chunk's first update, on the thread that makes
+  // it; from then on it stays where it is.
+  std::vector<MutableBuffer>& StateOf(ChunkId id) {
+    std::vector<MutableBuffer>& state = states[id.value];
+    if (!state.empty()) return state;
+    const size_t bytes = ChunkAt(id).bytes;
+    for (size_t i = 0; i < state_names.size(); ++i) {
+      const Place place = i == 0 ? Place::kFirstState : Place::kSecondState;
+      state.push_back(PlaceIn(MutableBuffer(bytes + SpanOf(bytes)), place, bytes));
+      Zero(state.back().data(), bytes);
+    }
+    return state;
+  }
+
+  const OptimizerOptions optimizer;
+  const std::shared_ptr<const ChunkLayout> layout;
+  BufferPool pool;
+  const Loops& loops;
+  const std::vector<std::string> state_names;
+  std::vector<std::vector<MutableBuffer>> states;  // by chunk, then as state_names; empty before the first update
+};
+
+ShardMath::ShardMath(const OptimizerOptions& optimizer, std::shared_ptr<const ChunkLayout> layout)
+    : impl_(std::make_unique<Impl>(optimizer, std::move(layout))) {}
+
+ShardMath::~ShardMath() = default;
+
+ChunkSum ShardMath::Sum(ChunkId id, std::span<const Buffer> contributions, std::span<const double> weights) {
+  const Chunk& chunk = impl_->ChunkAt(id);
+  EVERSTEP_CHECK(!contributions.empty() && contributions.size() == weights.size(), "one weight a contribution");
+  std::vector<const std::byte*> inputs;
+  inputs.reserve(contributions.size());
+  for (const Buffer& contribution : contributions) {
+    EVERSTEP_CHECK(contribution.size() == chunk.bytes, "a contribution has the size of its chunk");
+    inputs.push_back(contribution.data());
+  }
+  const std::vector<float> gradient_weights = ToFloats(weights);
+  const std::vector<float> mean_weights = MeanWeights(weights);
+  const Loops& loops = impl_->loops;
+  MutableBuffer sum = impl_->TakeOutput(chunk.bytes, Place::kSum);
+  Culprits culprits(loops, inputs);
+  ChunkSum result;
+  ForEachBlock(chunk, sum.data(), [&](const Segment& segment, size_t offset, size_t elements) {
+    std::byte* const out = sum.data() + offset;
+    if (segment.dtype == DType::kInt64) {
+      std::memcpy(out, inputs[0] + offset, elements * ElementBytes(DType::kInt64));
+      for (size_t i = 1; i < inputs.size(); ++i) loops.max_int64(out, inputs[i] + offset, elements);
+      return;
+    }
+    const bool trainable = segment.role == Role::kTrainable;
+    const float* const w = trainable ? gradient_weights.data() : mean_weights.data();
+    const double squared_norm = loops.weighted_sum(out, inputs.data(), offset, w, inputs.size(), elements);
+    if (!std::isfinite(squared_norm)) culprits.SearchBlock(offset, elements);
+    if (trainable) result.squared_norm += squared_norm;
+  });
+  result.sum = std::move(sum).Freeze();
+  result.nonfinite = culprits.Positions();
+  return result;
+}
+
+Buffer ShardMath::Apply(ChunkId id, const Buffer& parameters, const Buffer& sum, const ApplyOptions& options) {
+  const Chunk& chunk = impl_->ChunkAt(id);
+  EVERSTEP_CHECK(parameters.size() == chunk.bytes && sum.size() == chunk.bytes,
+                 "parameters and sum have the size of their chunk");
+  const bool sgd = impl_->optimizer.kind == OptimizerKind::kSgd;
+  const SgdMomentum momentum = MomentumOf(impl_->optimizer);
+  const SgdCoefficients sgd_coefficients = MakeSgd(impl_->optimizer, options);
+  const AdamCoefficients adam_coefficients = MakeAdam(impl_->optimizer, options);
+  const Loops& loops = impl_->loops;
+  std::vector<MutableBuffer>& state = impl_->StateOf(id);
+  std::byte* const first = state.empty() ? nullptr : state[0].data();
+  std::byte* const second = state.size() < 2 ? nullptr : state[1].data();
+  const Place place = options.update % 2 == 0 ? Place::kParametersEven : Place::kParametersOdd;
+  MutableBuffer next = impl_->TakeOutput(chunk.bytes, place);
+  ForEachBlock(chunk, next.data(), [&](const Segment& segment, size_t offset, size_t elements) {
+    std::byte* const out = next.data() + offset;
+    const std::byte* const p = parameters.data() + offset;
+    const std::byte* const g = sum.data() + offset;
+    if (segment.role == Role::kBuffer) {
+      std::memcpy(out, g, elements * ElementBytes(segment.dtype));
+    } else if (sgd) {
+      loops.sgd(momentum, sgd_coefficients, out, first == nullptr ? nullptr : first + offset, p, g, elements);
+    } else {
+      loops.adam(adam_coefficients, out, first + offset, second + offset, p, g, elements);
+    }
+  });
+  return std::move(next).Freeze();
+}
+
+std::map<std::string, Buffer> ShardMath::ExportState(ChunkId id) const {
+  const size_t bytes = impl_->ChunkAt(id).bytes;
+  const std::vector<MutableBuffer>& state = impl_->states[id.value];
+  std::map<std::string, Buffer> out;
+  for (size_t i = 0; i < impl_->state_names.size(); ++i) {
+    MutableBuffer copy(bytes);
+    if (state.empty()) {
+      Zero(copy.data(), bytes);
+    } else {
+      std::memcpy(copy.data(), state[i].data(), bytes);
+    }
+    out.emplace(impl_->state_names[i], std::move(copy).Freeze());
+  }
+  return out;
+}
+
+Status ShardMath::ImportState(ChunkId id, const std::map<std::string, Buffer>& state) {
+  const size_t bytes = impl_->ChunkAt(id).bytes;
+  const std::vector<std::string>& names = impl_->state_names;
+  const std::string where = "optimizer state of chunk " + std::to_string(id.value) + ": ";
+  for (const auto& [name, array] : state) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      return {Code::kInvalidArgument, where + "\"" + name + "\" does not belong to " +
+                                          std::string(Name(impl_->optimizer.kind)) +
+                                          "; use the optimizer settings that the state was saved with"};
+    }
+    if (array.size() != bytes) {
+      return {Code::kInvalidArgument, where + "\"" + name + "\" has " + std::to_string(array.size()) +
+                                          " bytes, the chunk " + std::to_string(bytes) +
+                                          "; use the model that the state was saved with"};
+    }
+  }
+  for (const std::string& name : names) {
+    if (!state.contains(name)) {
+      return {Code::kInvalidArgument,
+              where + "\"" + name + "\" is missing; use the optimizer settings that the state was saved with"};
+    }
+  }
+  std::vector<MutableBuffer>& arrays = impl_->StateOf(id);
+  for (size_t i = 0; i < names.size(); ++i) std::memcpy(arrays[i].data(), state.at(names[i]).data(), bytes);
+  return Status::Ok();
+}
+
+}  // namespace everstep::kernels

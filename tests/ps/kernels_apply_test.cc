@@ -1,0 +1,306 @@
+// Optimizer passes of ps/kernels against a scalar reference; tests/ps/optimizer_torch_test.cc compares with torch.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "ps/kernels/loops.h"
+#include "ps/kernels/shard_math.h"
+#include "tests/ps/kernels_testing.h"
+#include "tests/support/seed.h"
+
+namespace everstep::kernels {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Key;
+
+struct Named {
+  std::string name;
+  OptimizerOptions options;
+};
+
+std::vector<Named> Optimizers() {
+  std::vector<Named> all;
+  for (double decay : {0.0, 0.01}) {
+    const std::string with = decay == 0 ? "" : " with decay";
+    OptimizerOptions o;
+    o.weight_decay = decay;
+    all.push_back({"sgd" + with, o});
+    o.momentum = 0.9;
+    all.push_back({"sgd momentum" + with, o});
+    o.nesterov = true;
+    all.push_back({"sgd nesterov" + with, o});
+    o.nesterov = false;
+    o.dampening = 0.3;
+    all.push_back({"sgd dampening" + with, o});
+    OptimizerOptions adam;
+    adam.weight_decay = decay;
+    adam.kind = OptimizerKind::kAdam;
+    all.push_back({"adam" + with, adam});
+    adam.kind = OptimizerKind::kAdamW;
+    adam.beta1 = 0.8;
+    adam.beta2 = 0.95;
+    adam.epsilon = 1e-6;
+    all.push_back({"adamw" + with, adam});
+  }
+  return all;
+}
+
+// One parameter and its state, updated as the documentation of torch.optim says, one rounding an operation.
+struct Scalar {
+  float p = 0;
+  float first = 0;
+  float second = 0;
+
+  void Update(const OptimizerOptions& o, const ApplyOptions& a, float sum) {
+    float g = sum * static_cast<float>(a.scale);
+    if (o.kind == OptimizerKind::kSgd) {
+      Sgd(o, a, g);
+      return;
+    }
+    const float decay = static_cast<float>(o.weight_decay);
+    if (o.kind == OptimizerKind::kAdam && decay != 0) g = g + p * decay;
+    if (o.kind == OptimizerKind::kAdamW) p = p * static_cast<float>(1 - a.learning_rate * o.weight_decay);
+    const double t = static_cast<double>(a.update);
+    const double correction1 = 1 - std::pow(o.beta1, t);
+    const double correction2 = 1 - std::pow(o.beta2, t);
+    first = first * static_cast<float>(o.beta1) + g * static_cast<float>(1 - o.beta1);
+    second = second * static_cast<float>(o.beta2) + static_cast<float>(1 - o.beta2) * g * g;
+    const float root = std::sqrt(second) / static_cast<float>(std::sqrt(correction2));
+    const float denominator = root + static_cast<float>(o.epsilon);
+    p = p + static_cast<float>(-a.learning_rate / correction1) * first / denominator;
+  }
+
+  void Sgd(const OptimizerOptions& o, const ApplyOptions& a, float g) {
+    const float momentum = static_cast<float>(o.momentum);
+    if (o.weight_decay != 0) g = g + p * static_cast<float>(o.weight_decay);
+    if (momentum != 0) {
+      first = a.update == 1 ? g + 0.0f : first * momentum + static_cast<float>(1 - o.dampening) * g;
+      g = o.nesterov ? g + momentum * first : first;
+    }
+    p = p + static_cast<float>(-a.learning_rate) * g;
+  }
+};
+
+ApplyOptions OptionsOf(uint64_t update) {
+  return {0.1 / static_cast<double>(update), update % 3 == 0 ? 0.37 : 1.0, update};
+}
+
+// Updates each chunk of the layout ten times and compares parameters and state bit by bit.
+void ExpectApplyMatches(const std::shared_ptr<const ChunkLayout>& layout, const OptimizerOptions& o, Random* random) {
+  ShardMath math(o, layout);
+  for (uint32_t id = 0; id < layout->size(); ++id) {
+    const Chunk& chunk = layout->chunk({id});
+    const Bytes initial = RandomPayload(chunk, random);
+    std::vector<Scalar> scalars(chunk.bytes / 4);
+    for (size_t i = 0; i < scalars.size(); ++i) scalars[i].p = Load<float>(initial, i * 4);
+    Buffer parameters = At(initial, random->Below(65));
+    for (uint64_t update = 1; update <= 10; ++update) {
+      const Bytes sum = RandomPayload(chunk, random);
+      parameters = math.Apply({id}, parameters, At(sum, random->Below(65)), OptionsOf(update));
+      Bytes want(chunk.bytes), first(chunk.bytes), second(chunk.bytes);
+      for (const Segment& segment : chunk.segments) {
+        if (segment.role == Role::kBuffer) {
+          std::memcpy(&want[segment.chunk_offset], &sum[segment.chunk_offset], segment.bytes);
+          continue;
+        }
+        for (size_t at = segment.chunk_offset; at < segment.chunk_offset + segment.bytes; at += 4) {
+          Scalar& scalar = scalars[at / 4];
+          scalar.Update(o, OptionsOf(update), Load<float>(sum, at));
+          Store(&want, at, scalar.p);
+          Store(&first, at, scalar.first);
+          Store(&second, at, scalar.second);
+        }
+      }
+      ASSERT_EQ(Difference(ToBytes(parameters), want), "") << "chunk " << id << ", update " << update;
+      for (const auto& [name, array] : math.ExportState({id})) {
+        EXPECT_EQ(Difference(ToBytes(array), name == "exp_avg_sq" ? second : first), "") << name;
+      }
+    }
+  }
+}
+
+TEST(Apply, MatchesTheScalarReferenceAtAllSizes) {
+  const uint64_t seed = test::Seed();
+  EVERSTEP_SEEDED(seed);
+  Random random(seed);
+  for (const Named& optimizer : Optimizers()) {
+    for (int64_t size : kSizes) {
+      SCOPED_TRACE(testing::Message() << optimizer.name << ", " << size << " elements");
+      ExpectApplyMatches(OneTensor(size), optimizer.options, &random);
+    }
+  }
+}
+
+TEST(Apply, MatchesTheScalarReferenceOnMixedSegments) {
+  const uint64_t seed = test::Seed();
+  EVERSTEP_SEEDED(seed);
+  Random random(seed);
+  for (const Named& optimizer : Optimizers()) {
+    SCOPED_TRACE(optimizer.name);
+    ExpectApplyMatches(MixedModel(1 << 20), optimizer.options, &random);
+    ExpectApplyMatches(MixedModel(4096), optimizer.options, &random);
+  }
+}
+
+TEST(Apply, LeavesItsInputsAsTheyAre) {
+  const auto layout = MixedModel(1 << 20);
+  const uint64_t seed = test::Seed();
+  EVERSTEP_SEEDED(seed);
+  Random random(seed);
+  for (const Named& optimizer : Optimizers()) {
+    ShardMath math(optimizer.options, layout);
+    std::vector<Buffer> versions = {At(RandomPayload(layout->chunk({0}), &random), 0)};
+    std::vector<Bytes> copies = {ToBytes(versions[0])};
+    for (uint64_t update = 1; update <= 4; ++update) {
+      const Buffer sum = At(RandomPayload(layout->chunk({0}), &random), 0);
+      const Bytes before = ToBytes(sum);
+      versions.push_back(math.Apply({0}, versions.back(), sum, OptionsOf(update)));
+      copies.push_back(ToBytes(versions.back()));
+      EXPECT_EQ(Difference(ToBytes(sum), before), "") << optimizer.name;
+    }
+    for (size_t i = 0; i < versions.size(); ++i) EXPECT_EQ(Difference(ToBytes(versions[i]), copies[i]), "");
+    EXPECT_NE(copies[3], copies[4]) << "updates change something";
+  }
+}
+
+TEST(Apply, DecayAndScaleDoNotTouchBuffers) {
+  const auto layout = ChunkLayout::Make({{{"w", {1}, DType::kFloat32, Role::kTrainable},
+                                          {"mean", {1}, DType::kFloat32, Role::kBuffer},
+                                          {"n", {1}, DType::kInt64, Role::kBuffer}}},
+                                        1024);
+  for (const Named& optimizer : Optimizers()) {
+    ShardMath math(optimizer.options, layout);
+    Bytes parameters(layout->chunk({0}).bytes), sum(layout->chunk({0}).bytes);
+    Store(&parameters, 64, 100.0f);
+    Store(&sum, 0, 1.0f);
+    Store(&sum, 64, 3.0f);
+    Store(&sum, 128, INT64_MAX);
+    const Bytes next = ToBytes(math.Apply({0}, At(parameters, 0), At(sum, 0), {0.5, 0.01, 1}));
+    EXPECT_LT(Load<float>(next, 0), 0) << optimizer.name;
+    EXPECT_EQ(Load<float>(next, 64), 3.0f) << optimizer.name;
+    EXPECT_EQ(Load<int64_t>(next, 128), INT64_MAX) << optimizer.name;
+  }
+}
+
+TEST(Apply, IsBitEqualInAnyOrderAndOnAnyNumberOfThreads) {
+  const auto layout = MixedModel(1024);
+  ASSERT_GT(layout->size(), 50u);
+  const uint64_t seed = test::Seed();
+  EVERSTEP_SEEDED(seed);
+  for (const Named& optimizer : Optimizers()) {
+    SCOPED_TRACE(optimizer.name);
+    std::vector<std::vector<Buffer>> results;
+    for (unsigned threads : {1u, 2u, 4u, 0u}) {
+      SetThreads(threads);
+      ShardMath math(optimizer.options, layout);
+      Random payloads(seed), shuffle(seed + threads + 1);
+      std::vector<Buffer> parameters;
+      for (const Chunk& chunk : layout->chunks()) parameters.push_back(At(RandomPayload(chunk, &payloads), 0));
+      for (uint64_t update = 1; update <= 3; ++update) {
+        std::vector<Buffer> sums;
+        for (const Chunk& chunk : layout->chunks()) sums.push_back(At(RandomPayload(chunk, &payloads), 0));
+        std::vector<uint32_t> order(layout->size());
+        std::iota(order.begin(), order.end(), 0u);
+        for (size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[shuffle.Below(i + 1)]);
+        ForEachChunk(order.size(), [&](size_t i) {
+          const uint32_t id = order[i];
+          parameters[id] = math.Apply({id}, parameters[id], sums[id], OptionsOf(update));
+        });
+      }
+      results.push_back(std::move(parameters));
+    }
+    for (size_t run = 1; run < results.size(); ++run) {
+      for (size_t id = 0; id < layout->size(); ++id) EXPECT_EQ(Difference(results[run][id], results[0][id]), "");
+    }
+  }
+}
+
+TEST(State, NamesAndZerosBeforeTheFirstUpdate) {
+  const auto layout = OneTensor(10);
+  EXPECT_THAT(ShardMath({}, layout).ExportState({0}), IsEmpty());
+  OptimizerOptions o;
+  o.momentum = 0.9;
+  const auto momentum = ShardMath(o, layout).ExportState({0});
+  EXPECT_THAT(momentum, ElementsAre(Key("momentum")));
+  EXPECT_EQ(ToBytes(momentum.at("momentum")), Bytes(40));
+  o.kind = OptimizerKind::kAdam;
+  EXPECT_THAT(ShardMath(o, layout).ExportState({0}), ElementsAre(Key("exp_avg"), Key("exp_avg_sq")));
+}
+
+TEST(State, AfterImportUpdatesAreBitEqual) {
+  const auto layout = MixedModel(1 << 20);
+  const uint64_t seed = test::Seed();
+  EVERSTEP_SEEDED(seed);
+  Random random(seed);
+  for (const Named& optimizer : Optimizers()) {
+    SCOPED_TRACE(optimizer.name);
+    ShardMath here(optimizer.options, layout);
+    Buffer parameters = At(RandomPayload(layout->chunk({0}), &random), 0);
+    const auto update = [&](ShardMath* math, uint64_t step, const Buffer& sum) {
+      return math->Apply({0}, parameters, sum, OptionsOf(step));
+    };
+    for (uint64_t step = 1; step <= 3; ++step) {
+      parameters = update(&here, step, At(RandomPayload(layout->chunk({0}), &random), 0));
+    }
+    ShardMath there(optimizer.options, layout);
+    ASSERT_TRUE(there.ImportState({0}, here.ExportState({0})).ok());
+    const Buffer sum = At(RandomPayload(layout->chunk({0}), &random), 0);
+    EXPECT_EQ(Difference(update(&there, 4, sum), update(&here, 4, sum)), "");
+  }
+}
+
+TEST(State, ImportRefusesAnotherOptimizersOrModelsState) {
+  const auto layout = OneTensor(10);
+  OptimizerOptions o;
+  o.kind = OptimizerKind::kAdam;
+  ShardMath math(o, layout);
+  const Buffer good = Buffer::Copy(Bytes(40, std::byte{1}).data(), 40);
+  const Buffer small = Buffer::Copy(Bytes(36).data(), 36);
+  EXPECT_EQ(math.ImportState({0}, {{"exp_avg", good}}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(math.ImportState({0}, {{"momentum", good}}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(math.ImportState({0}, {{"exp_avg", good}, {"exp_avg_sq", small}}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(ToBytes(math.ExportState({0}).at("exp_avg")), Bytes(40)) << "a refusal leaves the state as it was";
+  EXPECT_TRUE(math.ImportState({0}, {{"exp_avg", good}, {"exp_avg_sq", good}}).ok());
+}
+
+TEST(Loops, BothInstructionSetsGiveTheSameBitsForUpdates) {
+  const Loops* const avx2 = Avx2Loops();
+  if (avx2 == nullptr) GTEST_SKIP() << "no AVX2 here";
+  const uint64_t seed = test::Seed();
+  EVERSTEP_SEEDED(seed);
+  Random random(seed);
+  for (size_t elements = 0; elements < 100; ++elements) {
+    const Chunk chunk{elements * 4, {{0, 0, 0, elements * 4, DType::kFloat32, Role::kTrainable}}};
+    const Bytes p = RandomPayload(chunk, &random), g = RandomPayload(chunk, &random);
+    const Bytes first = RandomPayload(chunk, &random);
+    Bytes second = RandomPayload(chunk, &random);
+    for (size_t at = 0; at < second.size(); at += 4) Store(&second, at, std::abs(Load<float>(second, at)));
+    const auto run = [&](const Loops& loops, bool adam, SgdMomentum momentum, float decay) {
+      Bytes out(elements * 4), m = first, v = second;
+      if (adam) {
+        const AdamCoefficients c{0.7f, decay, 0.99f, 0.9f, 0.1f, 0.999f, 0.001f, 0.3f, 1e-8f, -0.01f};
+        loops.adam(c, out.data(), m.data(), v.data(), p.data(), g.data(), elements);
+      } else {
+        const SgdCoefficients c{0.7f, decay, 0.9f, 0.8f, 0.9f, -0.1f};
+        loops.sgd(momentum, c, out.data(), m.data(), p.data(), g.data(), elements);
+      }
+      out.insert(out.end(), m.begin(), m.end());
+      out.insert(out.end(), v.begin(), v.end());
+      return out;
+    };
+    for (float decay : {0.0f, 0.1f}) {
+      for (SgdMomentum momentum : {SgdMomentum::kNone, SgdMomentum::kPlain, SgdMomentum::kNesterov}) {
+        EXPECT_EQ(Difference(run(*avx2, false, momentum, decay), run(PortableLoops(), false, momentum, decay)), "");
+      }
+      EXPECT_EQ(Difference(run(*avx2, true, SgdMomentum::kNone, decay),
+                           run(PortableLoops(), true, SgdMomentum::kNone, decay)),
+                "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace everstep::kernels
