@@ -96,6 +96,7 @@ class Coordinator {
   Version version() const { return version_; }
   Digest digest() const { return digest_; }
   Ballot ballot() const { return ballot_; }
+  bool has_ledger() const { return ledger_.has_value(); }  // once the first worker has registered its model
   const Ledger& ledger() const { return *ledger_; }
   Membership& members() { return members_; }
   const std::optional<ShardMap>& map() const { return map_; }

@@ -31,8 +31,8 @@ class Model {
   virtual void ClearGradients() = 0;
 
   // If the model can tell when a tensor's gradient of this step is complete (libtorch's hooks can), it calls `ready`
-  // with the tensor's index then, on any thread, at most once a tensor and step; so gradients leave while backward still
-  // runs. Tensors never named are read at Commit. An empty function takes the listener away.
+  // with the tensor's index then, on any thread, at most once a tensor and step; so gradients leave while backward
+  // still runs. Tensors never named are read at Commit. An empty function takes the listener away.
   virtual void OnGradient(std::function<void(size_t tensor)> ready) { (void)ready; }
 
   // Why this model, or its present step, must not be contributed: asked by Join, and by Commit before anything is

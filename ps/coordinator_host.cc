@@ -1,0 +1,111 @@
+#include "ps/coordinator_host.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/log.h"
+#include "ps/report.h"
+
+namespace everstep {
+namespace {
+
+constexpr size_t kMaxEvents = 4096;
+constexpr size_t kMaxStepTimes = 1'000'000;
+constexpr Duration kProgressEvery = std::chrono::seconds(2);
+constexpr Duration kRateWindow = std::chrono::seconds(5);
+
+bool IsWarning(const std::string& kind) {
+  return kind == "worker-lost" || kind == "worker-fenced" || kind == "server-lost" || kind == "contribution-refused" ||
+         kind == "paused" || kind == "worker-refused" || kind == "server-refused";
+}
+
+}  // namespace
+
+CoordinatorHost::CoordinatorHost(Loop& loop, Options options, std::unique_ptr<ConfigRecord> record,
+                                 std::function<void()> changed)
+    : loop_(loop), options_(std::move(options)), core_(SteadyNow(), options_.core), record_(std::move(record)),
+      changed_(std::move(changed)) {
+  if (options_.records_path.empty()) return;
+  records_.open(options_.records_path, std::ios::trunc);
+  if (!records_) status_ = {Code::kInvalidArgument, "cannot write the commit records to " + options_.records_path};
+  records_ << JobToJson(core_.job(), core_.spec()) << '\n' << std::flush;
+}
+
+CoordinatorHost::~CoordinatorHost() { *alive_ = false; }
+
+void CoordinatorHost::Collect(Time now) {
+  if (auto proposal = core_.TakeProposal()) Propose(std::move(*proposal));
+  for (const CommitRecord& record : core_.TakeCommits()) KeepCommit(record);
+  for (Event& event : core_.TakeEvents()) KeepEvent(std::move(event));
+  if (options_.progress && now >= next_line_) PrintProgress(now);
+}
+
+// The record's store may take as long as a disk does: never on the loop.
+void CoordinatorHost::Propose(Coordinator::Proposal proposal) {
+  disk_.loop().Post([this, alive = alive_, proposal = std::make_shared<Coordinator::Proposal>(std::move(proposal))] {
+    Status outcome = record_->CompareAndSwap(proposal->expected, proposal->next);
+    if (!outcome.ok()) log::Warning("configuration record: " + outcome.ToString());
+    loop_.Post([this, alive, outcome = std::move(outcome)] {
+      if (!*alive) return;
+      core_.OnConfigured(SteadyNow(), outcome);
+      changed_();
+    });
+  });
+}
+
+void CoordinatorHost::KeepCommit(const CommitRecord& record) {
+  if (records_.is_open()) records_ << CommitToJson(record) << '\n' << std::flush;
+  if (record.seal.id.step.value == 0) {
+    history_.started = history_.last_commit = record.committed_at;
+    recent_.emplace_back(record.committed_at, 0);
+    return;
+  }
+  uint64_t samples = 0;
+  for (const Contribution& c : record.seal.contributors) samples += c.lease.samples();
+  const Time began = std::max(record.granted_at, history_.last_commit);
+  const auto ms = static_cast<float>(Milliseconds(record.committed_at - began));
+  if (history_.step_ms.size() < kMaxStepTimes) history_.step_ms.push_back(ms);
+  if (std::exchange(lost_member_, false)) history_.lost_ms.push_back(ms);
+  ++history_.steps;
+  history_.samples += samples;
+  history_.last_commit = record.committed_at;
+  if (!record.metrics.empty()) history_.metrics = record.metrics;
+  recent_.emplace_back(record.committed_at, samples);
+  while (recent_.size() > 2 && record.committed_at - recent_.front().first > kRateWindow) recent_.pop_front();
+  uint64_t sum = 0;
+  for (const auto& [time, n] : recent_) sum += n;
+  sum -= recent_.front().second;
+  const double seconds = Seconds(record.committed_at - recent_.front().first);
+  history_.samples_per_second = seconds > 0 ? static_cast<double>(sum) / seconds : 0;
+}
+
+void CoordinatorHost::KeepEvent(Event event) {
+  const std::string line = event.kind + " " + event.target + (event.detail.empty() ? "" : ": " + event.detail);
+  if (event.kind == "failed") {
+    log::Error(line);
+  } else if (IsWarning(event.kind)) {
+    log::Warning(line);
+  } else {
+    log::Info(line);
+  }
+  if (event.kind == "worker-lost" || event.kind == "worker-fenced") lost_member_ = true;
+  history_.events.push_back(std::move(event));
+  if (history_.events.size() > kMaxEvents) {
+    history_.events.pop_front();
+    ++history_.events_dropped;
+  }
+}
+
+void CoordinatorHost::PrintProgress(Time now) {
+  next_line_ = now + kProgressEvery;
+  if (history_.steps == 0) return;
+  const auto loss = history_.metrics.find("loss");
+  const uint64_t total = core_.job_steps();
+  std::printf("step %llu%s%s  loss %.4f  %.0f samples/s  %zu workers%s\n",
+              static_cast<unsigned long long>(core_.version().value - 1), total > 0 ? "/" : "",
+              total > 0 ? std::to_string(total).c_str() : "", loss == history_.metrics.end() ? 0.0 : loss->second,
+              history_.samples_per_second, core_.members().ready_count(), core_.paused() ? "  PAUSED" : "");
+  std::fflush(stdout);
+}
+
+}  // namespace everstep

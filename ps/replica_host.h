@@ -1,0 +1,36 @@
+// Driver of a Replica: its numbers run on a thread of their own (and TBB's), so that the loop stays free for messages.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/loop.h"
+#include "ps/kernels/shard_math.h"
+#include "ps/replica.h"
+
+namespace everstep {
+
+class ReplicaHost {
+ public:
+  // `changed` is called on the loop after a result has come back: the outbox may have something.
+  ReplicaHost(Loop& loop, Replica::Options options, std::function<void()> changed);
+  ~ReplicaHost();  // waits for the numbers under way
+
+  Replica& core() { return core_; }
+  // Starts what the core wants computed. Loop thread.
+  void RunWork();
+
+ private:
+  void RunSum(SumWork work);
+  void RunApply(ApplyWork work);
+  kernels::ShardMath& Math();
+
+  Loop& loop_;
+  Replica core_;
+  const std::function<void()> changed_;
+  std::unique_ptr<kernels::ShardMath> math_;  // made when the model is known
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  LoopThread compute_;                        // last: ends first
+};
+
+}  // namespace everstep

@@ -1,0 +1,212 @@
+#include "ps/report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "ps/coordinator_host.h"
+
+namespace everstep {
+namespace {
+
+using nlohmann::json;
+
+std::string Hex(uint64_t value) {
+  char text[20];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+double Ms(Time t) { return static_cast<double>(t.ns) / 1e6; }
+
+json ToJson(const Event& event) {
+  return {{"at_ms", Ms(event.at)}, {"kind", event.kind}, {"target", event.target}, {"detail", event.detail}};
+}
+
+double Percentile(std::vector<float> values, double share) {
+  if (values.empty()) return 0;
+  const auto index = static_cast<size_t>(share * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), values.begin() + static_cast<long>(index), values.end());
+  return values[index];
+}
+
+json StepTimes(const RunHistory& history) {
+  return {{"median", Percentile(history.step_ms, 0.5)},
+          {"p90", Percentile(history.step_ms, 0.9)},
+          {"p99", Percentile(history.step_ms, 0.99)},
+          {"max", Percentile(history.step_ms, 1.0)}};
+}
+
+json Counters(const Coordinator::Counters& c) {
+  return {{"joins", c.joins},
+          {"leaves", c.leaves},
+          {"losses", c.losses},
+          {"refused_hellos", c.refusals},
+          {"refused_contributions", c.refused_contributions},
+          {"void_leases", c.void_leases},
+          {"ballots", c.ballots},
+          {"paused_ms", Milliseconds(c.paused)}};
+}
+
+json ReplicaJson(const Replica& replica) {
+  const Replica::Stats stats = replica.stats();
+  return {{"version", replica.version().value},  {"digest", Hex(replica.digest().value)},
+          {"slots", stats.slots},                {"slot_bytes", stats.slot_bytes},
+          {"waiting_pulls", stats.waiting_pulls}, {"refused_pushes", stats.refused_pushes},
+          {"duplicate_pushes", stats.duplicate_pushes}};
+}
+
+json TransportJson(const transport::Counters& c) {
+  return {{"frames_sent", c.frames_sent},         {"frames_received", c.frames_received},
+          {"bytes_sent", c.bytes_sent},           {"bytes_received", c.bytes_received},
+          {"accepted", c.accepted},               {"refused_frames", c.refused_frames},
+          {"failed_handshakes", c.failed_handshakes}};
+}
+
+json MembersJson(Time now, Coordinator& coordinator) {
+  json list = json::array();
+  for (const Member* m : coordinator.members().All()) {
+    list.push_back({{"name", m->name},
+                    {"life", Hex(m->id.value)},
+                    {"ready", m->ready},
+                    {"working", m->work.has_value()},
+                    {"samples", m->samples},
+                    {"contributions", m->clock},
+                    {"seen_ms_ago", Milliseconds(now - m->last_seen)},
+                    {"in_job_s", Seconds(now - m->joined_at)}});
+  }
+  return list;
+}
+
+json ServersJson(const Coordinator& coordinator) {
+  json list = json::array();
+  for (const auto& s : coordinator.Servers()) {
+    list.push_back({{"name", s.name}, {"address", s.address}, {"connected", s.connected}, {"chunks", s.chunks}, {"bytes", s.bytes}});
+  }
+  return list;
+}
+
+json Samples(const Coordinator& coordinator) {
+  const Ledger& ledger = coordinator.ledger();
+  return {{"dataset", ledger.dataset_size()}, {"epoch", ledger.committed().epoch}, {"consumed", ledger.consumed()}};
+}
+
+// Where the time went. `lost`: what steps that lost a member took over the median step; `paused`: below the minimum of
+// workers. What is left was useful.
+json Goodput(const Coordinator& coordinator, const RunHistory& history) {
+  const double total = Milliseconds(history.last_commit - history.started);
+  const double median = Percentile(history.step_ms, 0.5);
+  double lost = 0;
+  for (float ms : history.lost_ms) lost += std::max(0.0, ms - median);
+  const double paused = Milliseconds(coordinator.counters().paused);
+  const double useful = std::max(0.0, total - lost - paused);
+  return {{"total_ms", total},   {"useful_ms", useful},
+          {"paused_ms", paused}, {"lost_ms", lost},
+          {"goodput", total > 0 ? useful / total : 0.0}};
+}
+
+}  // namespace
+
+std::string JobToJson(JobUid uid, const JobSpec& job) {
+  return json{{"job", job.name},
+              {"uid", Hex(uid.value)},
+              {"mode", Name(job.mode)},
+              {"optimizer", Name(job.optimizer.kind)},
+              {"learning_rate", job.optimizer.learning_rate},
+              {"momentum", job.optimizer.momentum},
+              {"weight_decay", job.optimizer.weight_decay},
+              {"batch", job.batch},
+              {"epochs", job.epochs},
+              {"max_steps", job.max_steps},
+              {"seed", job.seed}}
+      .dump();
+}
+
+std::string CommitToJson(const CommitRecord& record) {
+  json contributors = json::array();
+  for (size_t i = 0; i < record.seal.contributors.size(); ++i) {
+    const Contribution& c = record.seal.contributors[i];
+    json ranges = json::array();
+    for (const SampleRange& r : c.lease.ranges) ranges.push_back({r.begin, r.end});
+    contributors.push_back({{"worker", Hex(c.worker.value)},
+                            {"name", i < record.names.size() ? record.names[i] : ""},
+                            {"base", c.base.value},
+                            {"epoch", c.lease.epoch},
+                            {"ranges", std::move(ranges)},
+                            {"weight", record.seal.weights[i]}});
+  }
+  return json{{"step", record.seal.id.step.value},
+              {"ballot", record.seal.id.ballot.value},
+              {"digest", Hex(record.seal.digest.value)},
+              {"previous", Hex(record.seal.previous.value)},
+              {"learning_rate", record.seal.learning_rate},
+              {"scale", record.scale},
+              {"members", record.members},
+              {"granted_ms", Ms(record.granted_at)},
+              {"sealed_ms", Ms(record.sealed_at)},
+              {"committed_ms", Ms(record.committed_at)},
+              {"metrics", record.metrics},
+              {"contributors", std::move(contributors)}}
+      .dump();
+}
+
+std::string StatusJson(Time now, Coordinator& coordinator, const RunHistory& history, const Replica& replica,
+                       const transport::Counters& counters) {
+  json events = json::array();
+  for (const Event& event : history.events) events.push_back(ToJson(event));
+  json out{{"job", coordinator.spec().name},
+           {"uid", Hex(coordinator.job().value)},
+           {"mode", Name(coordinator.spec().mode)},
+           {"state", coordinator.paused() ? "paused" : Name(coordinator.state())},
+           {"now_ms", Ms(now)},
+           {"version", coordinator.version().value},
+           {"step", coordinator.version().value > 0 ? coordinator.version().value - 1 : 0},
+           {"steps_total", coordinator.job_steps()},
+           {"ballot", coordinator.ballot().value},
+           {"metrics", history.metrics},
+           {"samples_per_second", history.samples_per_second},
+           {"step_ms", StepTimes(history)},
+           {"members", MembersJson(now, coordinator)},
+           {"members_max", coordinator.members().max_seen()},
+           {"servers", ServersJson(coordinator)},
+           {"counters", Counters(coordinator.counters())},
+           {"server", ReplicaJson(replica)},
+           {"transport", TransportJson(counters)},
+           {"evaluation", coordinator.evaluation()},
+           {"events", std::move(events)}};
+  if (coordinator.has_ledger()) out["samples"] = Samples(coordinator);
+  if (coordinator.failure()) out["failure"] = coordinator.failure()->ToString();
+  return out.dump();
+}
+
+std::string StatusJson(const Replica& replica, const transport::Counters& counters) {
+  return json{{"state", "serving"}, {"server", ReplicaJson(replica)}, {"transport", TransportJson(counters)}}.dump();
+}
+
+std::string ReportJson(Time now, Coordinator& coordinator, const RunHistory& history) {
+  json events = json::array();
+  for (const Event& event : history.events) events.push_back(ToJson(event));
+  json out{{"job", coordinator.spec().name},
+           {"uid", Hex(coordinator.job().value)},
+           {"state", Name(coordinator.state())},
+           {"ended_ms", Ms(now)},
+           {"version", coordinator.version().value},
+           {"digest", Hex(coordinator.digest().value)},
+           {"steps_committed", history.steps},
+           {"samples_committed", history.samples},
+           {"members_max", coordinator.members().max_seen()},
+           {"metrics", history.metrics},
+           {"evaluation", coordinator.evaluation()},
+           {"step_ms", StepTimes(history)},
+           {"time", Goodput(coordinator, history)},
+           {"counters", Counters(coordinator.counters())},
+           {"events", std::move(events)},
+           {"events_dropped", history.events_dropped}};
+  if (coordinator.has_ledger()) {
+    out["samples"] = Samples(coordinator);
+    out["samples_expected"] = coordinator.ledger().dataset_size() * coordinator.spec().epochs;
+  }
+  if (coordinator.failure()) out["failure"] = coordinator.failure()->ToString();
+  return out.dump(2);
+}
+
+}  // namespace everstep

@@ -1,0 +1,98 @@
+// One everstep-ps process: a listener, one replica, and on the coordinating server the coordinator too. Everything lives
+// on one Loop; sums and updates run beside it (ps/replica_host.h), the configuration record too (ps/coordinator_host.h).
+//
+// Messages come in on any connection, are decoded once and go to the core they are for; what a core sends to its own
+// process's other core never touches a socket.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/loop.h"
+#include "ps/coordinator_host.h"
+#include "ps/replica_host.h"
+#include "schema/peer.h"
+#include "transport/registry.h"
+
+namespace everstep {
+
+class Server {
+ public:
+  struct Options {
+    std::string name;                 // for people; empty: "psN" by order of joining
+    std::string listen = "tcp://127.0.0.1:0";
+    std::string advertise;            // what others connect to; empty: the listener's address
+    bool insecure = false;            // allow an address that other hosts can reach
+    std::optional<JobSpec> job;       // set: this server coordinates
+    std::string join;                 // otherwise: the coordinator's address
+    Duration timeout = std::chrono::seconds(30);  // to find the coordinator
+    std::string state_folder;         // configuration record; empty: in memory
+    bool allow_fresh = false;         // start anew although the state folder has a record
+    std::string records_path;         // commit records
+    std::string report_path;          // JSON at the end
+    bool progress = true;
+  };
+
+  // Listens and, if it does not coordinate, begins to look for the coordinator. kInvalidArgument, kUnauthorized (an
+  // address beyond loopback without `insecure`), kUnavailable (address taken).
+  static Result<std::unique_ptr<Server>> Start(Loop& loop, Options options);
+  ~Server();
+
+  const std::string& address() const { return address_; }
+  // Asks for an orderly end: a coordinating server fails the job, any other just stops. Loop thread.
+  void RequestStop();
+  // How it ended, once the loop was stopped by this server.
+  const Status& outcome() const { return outcome_; }
+  // Before the loop runs: called on the loop when the server has ended by itself.
+  void OnEnd(std::function<void()> on_end) { on_end_ = std::move(on_end); }
+
+ private:
+  class Peer;
+  struct Local {
+    bool to_coordinator = false;
+    Envelope envelope;
+    Buffer payload;
+  };
+
+  Server(Loop& loop, Options options);
+  Status Listen();
+  Status StartCoordinator();
+  void ConnectToCoordinator();
+  void OnFrame(Peer& peer, transport::Received received);
+  void OnClosed(Peer& peer, const Status& why);
+  void Dispatch(Time now, PeerId from, const Envelope& envelope, Buffer payload);
+  void AnswerStatus(PeerId to, const Envelope& request);
+  void Refuse(Peer& peer, const Status& why);
+  // Moves everything that the cores have produced, until they have nothing more to say.
+  void Pump();
+  void Deliver(bool from_coordinator, Outgoing message);
+  void Arm(Time now);
+  void CheckEnd(Time now);
+  void End(Status outcome);
+
+  Loop& loop_;
+  const Options options_;
+  std::string address_;
+  std::unique_ptr<transport::Context> context_;
+  std::unique_ptr<transport::Listener> listener_;
+  std::map<PeerId, std::unique_ptr<Peer>> peers_;
+  std::vector<std::unique_ptr<Peer>> closing_;
+  uint64_t next_peer_ = 2;             // 1 is the process's own other core
+  PeerId coordinator_link_;
+  Time coordinator_lost_ = Time::Never();
+  Duration backoff_{0};
+  std::unique_ptr<ReplicaHost> replica_;
+  std::unique_ptr<CoordinatorHost> coordinator_;
+  std::deque<Local> local_;
+  bool pumping_ = false;
+  std::optional<Loop::TimerId> timer_;
+  Status outcome_;
+  bool ended_ = false;
+  Time finished_at_ = Time::Never();
+  std::function<void()> on_end_;
+};
+
+}  // namespace everstep
