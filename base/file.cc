@@ -63,7 +63,11 @@ Status WriteFileDurably(const std::string& path, std::string_view contents) {
       return written;
     }
   }
-  if (rename(temporary.c_str(), path.c_str()) != 0) return Failure("cannot rename to", path);
+  if (rename(temporary.c_str(), path.c_str()) != 0) {
+    const Status failed = Failure("cannot rename to", path);
+    unlink(temporary.c_str());
+    return failed;
+  }
   std::string folder = std::filesystem::path(path).parent_path().string();
   if (folder.empty()) folder = ".";
   Descriptor directory{open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
