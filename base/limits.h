@@ -16,6 +16,8 @@ inline constexpr size_t kChunkAlignment = 64;
 inline constexpr size_t kMinChunkBytes = 64;
 inline constexpr size_t kDefaultChunkBytes = 1u << 20;      // measured in docs/performance.md
 inline constexpr size_t kMaxChunkBytes = 16u << 20;
+inline constexpr size_t kMaxChunks = 1u << 19;              // a map of so many chunks still fits into one header
+inline constexpr size_t kMaxReplication = 7;                // ... with so many holders each
 
 // Byte credits: how much a sender may have under way on one connection before the receiver has consumed it.
 inline constexpr size_t kCreditWindowBytes = 64u << 20;
@@ -33,10 +35,16 @@ inline constexpr size_t kMaxPendingConnections = 1024;
 inline constexpr size_t kMaxTensors = 1u << 20;
 inline constexpr size_t kMaxSlots = 2 * kMaxMembers;        // staged contributions that one server keeps
 inline constexpr size_t kMaxWaitingPulls = 2 * kMaxMembers;
+inline constexpr size_t kMaxStaleness = 1u << 16;           // commits that a contribution may be behind
 
 // Ledger.
 inline constexpr size_t kMaxLeaseRanges = 4096;             // ranges of one lease
 inline constexpr size_t kMaxLedgerRanges = 1u << 20;        // holes of one epoch
+
+// Data files of everstep-worker's built-in tasks, as unpacked.
+inline constexpr size_t kMaxDataFileBytes = size_t{4} << 30;
+inline constexpr size_t kMaxDataFiles = 1u << 16;
+inline constexpr size_t kMaxDataDimensions = 8;
 
 // Text from outside (names, messages), in bytes.
 inline constexpr size_t kMaxNameBytes = 256;

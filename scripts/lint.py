@@ -35,6 +35,7 @@ DOORS = [
     ("libtorch", r"(torch|ATen|c10|caffe2)/", ["worker/torch*", "worker/tasks/*", "tests/*", "examples/*", "bench/*"]),
     ("TBB", r"(oneapi/)?tbb[/.]", ["ps/kernels/*"]),
     ("Highway", r"hwy/", ["ps/kernels/*"]),
+    ("zlib", r"zlib\.h$", ["worker/tasks/data_file.cc"]),
     ("xxHash", r"xxh\w*\.h$", ["base/checksum.cc"]),
     ("CLI11", r"CLI/", ["ps/job_options*", "*_main.cc", "ctl/*", "tests/sim/*", "tests/proofs/*", "bench/*"]),
     ("nlohmann-json", r"nlohmann/",
