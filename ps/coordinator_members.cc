@@ -2,6 +2,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "ps/coordinator.h"
+#include "ps/schedule.h"
 
 namespace everstep {
 namespace {
@@ -67,9 +68,14 @@ void Coordinator::JoinServer(Time now, PeerId from, const Hello& m) {
 
 Status Coordinator::CheckModel(const Hello& m) {
   if (!parameters_) {
-    EVERSTEP_RETURN_IF_ERROR(Validate(m.spec));
-    parameters_ = m.spec;
+    EVERSTEP_RETURN_IF_ERROR(Validate(m.spec, options_.spec.chunk_bytes));
+    if (m.dataset_size == 0 && options_.spec.max_steps == 0) {
+      return {Code::kInvalidArgument, "a job without a dataset needs max-steps, or it never ends"};
+    }
     dataset_size_ = m.dataset_size;
+    // Only now the job's length is known, and with it whether the schedule has an end.
+    EVERSTEP_RETURN_IF_ERROR(Validate(options_.spec.schedule, job_steps()));
+    parameters_ = m.spec;
     layout_ = ChunkLayout::Make(m.spec, options_.spec.chunk_bytes);
     ledger_.emplace(dataset_size_, options_.spec.epochs);
     return Status::Ok();
@@ -95,12 +101,7 @@ void Coordinator::JoinWorker(Time now, PeerId from, const Hello& m) {
   }
   if (members_.IsFenced(m.worker)) return Send(from, Fenced{m.worker, "this life of the worker was excluded; join as a new one"});
   Status fine = members_.MayJoin(now, m);
-  if (fine.ok() && options_.spec.epochs == 0 && options_.spec.max_steps == 0) fine = {Code::kInvalidArgument, "the job has no end"};
   if (fine.ok()) fine = CheckModel(m);
-  if (fine.ok() && m.dataset_size == 0 && options_.spec.max_steps == 0) {
-    fine = {Code::kInvalidArgument, "a job without a dataset needs max-steps, or it never ends"};
-    if (members_.size() == 0 && !map_) parameters_.reset();
-  }
   if (!fine.ok()) return Refuse(now, from, m, std::move(fine));
   if (!m.name.empty()) {
     // A process that came back before its old lease ran out: the new life is in at once, the old one is fenced.

@@ -92,9 +92,9 @@ Status FinishJob(const JobTexts& texts, JobSpec* job) {
   job->timeout = Duration(static_cast<int64_t>(texts.timeout_s * 1e9));
   job->grace = Duration(static_cast<int64_t>(texts.grace_ms * 1e6));
   EVERSTEP_RETURN_IF_ERROR(Validate(*job));
-  // The job's length is known only with the dataset; what can be said without it is said now.
-  const bool length_known = job->max_steps > 0 || job->epochs > 0;
-  return Validate(job->schedule, length_known ? std::max<uint64_t>(job->max_steps, UINT32_MAX) : 0);
+  // A job that is measured in epochs gets its length with its dataset; the coordinator validates again then.
+  const uint64_t assumed_length = job->max_steps > 0 ? job->max_steps : UINT32_MAX;
+  return Validate(job->schedule, assumed_length);
 }
 
 }  // namespace everstep
