@@ -65,6 +65,7 @@ Result<Configuration> Parse(std::string_view text) {
   const auto* promise = std::get_if<Promise>(&first.body);
   const auto* holder = std::get_if<Hello>(&second.body);
   if (promise == nullptr || holder == nullptr || !text.empty()) return Status(Code::kCorrupt, "it is not a configuration record");
+  EVERSTEP_RETURN_IF_ERROR(Validate(promise->spec, promise->map.chunk_bytes));
   return Configuration{first.ballot, first.job, holder->incarnation, promise->map, promise->spec, holder->dataset_size};
 }
 

@@ -130,6 +130,7 @@ void Replica::Handle(Time, PeerId from, const Promise& m, Ballot ballot) {
   if (m.map.ballot != ballot || m.map.Find(id_) == nullptr || m.map.Find(id_)->incarnation != options_.incarnation) {
     return log::Warning("a promise was asked for a map that this server is not in; ignored");
   }
+  if (Status valid = Validate(m.spec, m.map.chunk_bytes); !valid.ok()) return log::Warning(valid.message() + "; ignored");
   auto layout = layout_ ? layout_ : ChunkLayout::Make(m.spec, m.map.chunk_bytes);
   if (layout->spec().hash() != m.map.spec_hash) return log::Warning("a map of another model was offered; ignored");
   if (Status valid = Validate(m.map, *layout); !valid.ok()) return log::Warning(valid.message() + "; ignored");

@@ -1,6 +1,7 @@
 #include <flatbuffers/flatbuffers.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "base/limits.h"
 #include "schema/codec.h"
@@ -39,9 +40,14 @@ class Reader {
     return code;
   }
 
+  // How many elements there are to read. FlatBuffers' verifier looks at their bounds, not at their alignment.
   template <typename T>
-  size_t Count(const T* vector, size_t bound, const char* what) {
+  size_t Count(const flatbuffers::Vector<T>* vector, size_t bound, const char* what) {
     if (vector == nullptr) return 0;
+    if (reinterpret_cast<uintptr_t>(vector->Data()) % alignof(std::remove_pointer_t<T>) != 0) {
+      Fail(std::string("misaligned ") + what);
+      return 0;
+    }
     if (vector->size() > bound) {
       Fail(std::string("too many ") + what);
       return 0;

@@ -100,6 +100,8 @@ struct Hello {
   uint64_t dataset_size = 0;    // workers: samples of one epoch, 0 = the user brings their own data
   Version version;              // workers that come back after a coordinator's death: what they hold
   std::optional<Lease> lease;   // ... and what they were lent
+
+  friend bool operator==(const Hello&, const Hello&) = default;
 };
 
 struct Welcome {
@@ -107,15 +109,21 @@ struct Welcome {
   ServerId server;              // servers: their id
   Version version;              // newest committed
   std::optional<ShardMap> map;  // absent until the first worker has registered the model
+
+  friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
 struct Refused {
   Code code = Code::kFailed;
   std::string message;
+
+  friend bool operator==(const Refused&, const Refused&) = default;
 };
 
 struct MapUpdate {
   ShardMap map;
+
+  friend bool operator==(const MapUpdate&, const MapUpdate&) = default;
 };
 
 // The worker has the parameters (or none exist yet) and may be given work. With `void_lease`, also: the contribution
@@ -124,6 +132,8 @@ struct Ready {
   WorkerId worker;
   Version version;
   LeaseId void_lease;
+
+  friend bool operator==(const Ready&, const Ready&) = default;
 };
 
 // Work for one contribution: pull `version` (or newer), compute on the lease's samples, push. The newest grant of a
@@ -133,6 +143,8 @@ struct Grant {
   uint64_t number = 0;          // grows with each grant of a coordinator's life
   Version version;
   Lease lease;
+
+  friend bool operator==(const Grant&, const Grant&) = default;
 };
 
 enum class Phase : uint8_t { kJoining = 0, kPulling = 1, kComputing = 2, kPushing = 3, kWaiting = 4, kEvaluating = 5 };
@@ -142,9 +154,13 @@ struct Heartbeat {
   Phase phase = Phase::kJoining;
   uint64_t progress = 0;        // grows when the user's code moves
   uint64_t grant = 0;           // newest grant it has seen; the coordinator repeats what was lost
+
+  friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
 
-struct HeartbeatAck {};
+struct HeartbeatAck {
+  friend bool operator==(const HeartbeatAck&, const HeartbeatAck&) = default;
+};
 
 struct Metric {
   std::string name;
@@ -160,30 +176,42 @@ struct Report {
   LeaseId lease;
   bool evaluation = false;
   std::vector<Metric> metrics;  // "loss" and whatever else
+
+  friend bool operator==(const Report&, const Report&) = default;
 };
 
 struct Fenced {
   WorkerId worker;
   std::string message;
+
+  friend bool operator==(const Fenced&, const Fenced&) = default;
 };
 
 struct Leave {
   WorkerId worker;
   std::string message;
+
+  friend bool operator==(const Leave&, const Leave&) = default;
 };
 
-struct LeaveAck {};
+struct LeaveAck {
+  friend bool operator==(const LeaveAck&, const LeaveAck&) = default;
+};
 
 // The job is complete at `version`. One worker is asked to evaluate it.
 struct Finish {
   Version version;
   bool evaluate = false;
+
+  friend bool operator==(const Finish&, const Finish&) = default;
 };
 
 // The job cannot go on.
 struct JobFailed {
   Code code = Code::kFailed;
   std::string message;
+
+  friend bool operator==(const JobFailed&, const JobFailed&) = default;
 };
 
 // ---- Chunks (bulk lane; the payload is the frame's second part) ----
@@ -191,6 +219,8 @@ struct JobFailed {
 struct Push {
   Contribution contribution;
   ChunkId chunk;
+
+  friend bool operator==(const Push&, const Push&) = default;
 };
 
 // Only for refusals: silence means staged.
@@ -200,6 +230,8 @@ struct PushRefused {
   Code code = Code::kStale;
   Version version;              // what the shard holds
   std::string message;
+
+  friend bool operator==(const PushRefused&, const PushRefused&) = default;
 };
 
 // Asks for `chunks` (empty: all that the server is primary of) of version `at_least` or newer; waits for it. When
@@ -210,17 +242,23 @@ struct Pull {
   bool exact = false;           // this very version; kStale when it is gone
   std::vector<ChunkId> chunks;
   std::optional<Contribution> pending;
+
+  friend bool operator==(const Pull&, const Pull&) = default;
 };
 
 struct Missing {
   Contribution contribution;
   std::vector<ChunkId> chunks;
+
+  friend bool operator==(const Missing&, const Missing&) = default;
 };
 
 struct ChunkData {
   Version version;
   Digest digest;                // of the version, the same on all shards
   ChunkId chunk;
+
+  friend bool operator==(const ChunkData&, const ChunkData&) = default;
 };
 
 // The pulled version is not held any more.
@@ -228,10 +266,14 @@ struct PullRefused {
   Code code = Code::kStale;
   Version version;              // what the shard holds
   std::string message;
+
+  friend bool operator==(const PullRefused&, const PullRefused&) = default;
 };
 
 struct WrongShard {
   ShardMap map;
+
+  friend bool operator==(const WrongShard&, const WrongShard&) = default;
 };
 
 // ---- Coordinator and replicas (control lane) ----
@@ -247,6 +289,8 @@ struct ChunkNorm {
 struct Promise {
   ShardMap map;
   ParameterSpec spec;
+
+  friend bool operator==(const Promise&, const Promise&) = default;
 };
 
 struct Promised {
@@ -259,16 +303,22 @@ struct Promised {
   std::optional<Seal> prepared;  // a seal of step `version` whose sum is held
   std::vector<ChunkNorm> norms;  // of that sum: the clip scale follows from them
   std::vector<Contribution> held;  // whole for this server's primary chunks
+
+  friend bool operator==(const Promised&, const Promised&) = default;
 };
 
 struct Staged {
   ServerId server;
   Contribution contribution;
+
+  friend bool operator==(const Staged&, const Staged&) = default;
 };
 
 struct SealStep {
   Seal seal;
   bool collapsed = false;       // a single server holds everything: sum, apply and publish at once (rule R17)
+
+  friend bool operator==(const SealStep&, const SealStep&) = default;
 };
 
 struct Prepared {
@@ -277,18 +327,24 @@ struct Prepared {
   SealId seal;
   Digest digest;
   std::vector<ChunkNorm> norms;
+
+  friend bool operator==(const Prepared&, const Prepared&) = default;
 };
 
 struct NonFinite {
   ServerId server;
   SealId seal;
   std::vector<WorkerId> workers;
+
+  friend bool operator==(const NonFinite&, const NonFinite&) = default;
 };
 
 struct Commit {
   SealId seal;
   Digest digest;
   double scale = 1;
+
+  friend bool operator==(const Commit&, const Commit&) = default;
 };
 
 struct Applied {
@@ -297,6 +353,8 @@ struct Applied {
   SealId seal;
   Digest digest;
   double scale = 1;
+
+  friend bool operator==(const Applied&, const Applied&) = default;
 };
 
 // "You are over": the receiver's ballot, step or incarnation is behind.
@@ -304,14 +362,20 @@ struct StaleBallot {
   ServerId server;
   Ballot promised;
   Version version;
+
+  friend bool operator==(const StaleBallot&, const StaleBallot&) = default;
 };
 
 // ---- Observers ----
 
-struct StatusRequest {};
+struct StatusRequest {
+  friend bool operator==(const StatusRequest&, const StatusRequest&) = default;
+};
 
 struct StatusReply {
   std::string json;
+
+  friend bool operator==(const StatusReply&, const StatusReply&) = default;
 };
 
 using Body = std::variant<Hello, Welcome, Refused, MapUpdate, Ready, Grant, Heartbeat, HeartbeatAck, Report, Fenced, Leave,
@@ -324,6 +388,8 @@ struct Envelope {
   JobUid job;       // 0 in a Hello that does not know the job yet
   Ballot ballot;    // the newest the sender knows
   Body body;
+
+  friend bool operator==(const Envelope&, const Envelope&) = default;
 };
 
 std::string_view Name(const Body& body);

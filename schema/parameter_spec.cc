@@ -1,5 +1,6 @@
 #include "schema/parameter_spec.h"
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 
@@ -32,6 +33,13 @@ bool CountElements(const TensorSpec& tensor, uint64_t* count) {
   }
   *count = zero ? 0 : static_cast<uint64_t>(product);
   return true;
+}
+
+// How many chunks there are at most: tensors are padded to the alignment, and only the last chunk is not full.
+uint64_t ChunkBound(const ParameterSpec& spec, uint64_t chunk_bytes) {
+  uint64_t bytes = 0;
+  for (const TensorSpec& tensor : spec.tensors) bytes += AlignUp(tensor.bytes());
+  return bytes / chunk_bytes + 1;
 }
 
 void CutIntoChunks(uint64_t chunk_bytes, const TensorSpec& tensor, uint32_t index, std::vector<Chunk>* chunks,
@@ -86,6 +94,9 @@ Status Validate(const ParameterSpec& spec) {
     if (tensor.name.empty() || tensor.name.size() > limits::kMaxNameBytes) {
       return bad("a tensor's name is empty or longer than " + std::to_string(limits::kMaxNameBytes) + " bytes");
     }
+    if (std::any_of(tensor.name.begin(), tensor.name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; })) {
+      return bad("a tensor's name has a control character");  // the hash goes line by line
+    }
     if (!names.insert(tensor.name).second) return bad("two tensors are named " + tensor.name);
     if (tensor.dtype != DType::kFloat32 && tensor.dtype != DType::kInt64) return bad(tensor.name + ": unknown type");
     if (tensor.role != Role::kTrainable && tensor.role != Role::kBuffer) return bad(tensor.name + ": unknown role");
@@ -99,6 +110,15 @@ Status Validate(const ParameterSpec& spec) {
   }
   if (total == 0) return bad("no tensor has any element; there is nothing to train");
   return Status::Ok();
+}
+
+Status Validate(const ParameterSpec& spec, uint64_t chunk_bytes) {
+  EVERSTEP_RETURN_IF_ERROR(Validate(spec));
+  const uint64_t chunks = ChunkBound(spec, chunk_bytes);
+  if (chunks <= limits::kMaxChunks) return Status::Ok();
+  return {Code::kInvalidArgument, "parameter spec: " + std::to_string(spec.bytes()) + " bytes are " +
+                                      std::to_string(chunks) + " chunks of " + std::to_string(chunk_bytes) + ", and " +
+                                      std::to_string(limits::kMaxChunks) + " is the most; set a larger chunk-bytes"};
 }
 
 std::string FirstDifference(const ParameterSpec& here, const ParameterSpec& there) {
@@ -115,6 +135,7 @@ std::string FirstDifference(const ParameterSpec& here, const ParameterSpec& ther
 std::shared_ptr<const ChunkLayout> ChunkLayout::Make(ParameterSpec spec, uint64_t chunk_bytes) {
   EVERSTEP_CHECK(chunk_bytes >= limits::kMinChunkBytes && chunk_bytes % limits::kChunkAlignment == 0,
                  "chunk size must be a multiple of 64");
+  EVERSTEP_CHECK(ChunkBound(spec, chunk_bytes) <= limits::kMaxChunks, "validated before use");
   auto layout = std::make_shared<ChunkLayout>();
   layout->chunks_of_.resize(spec.tensors.size());
   for (uint32_t i = 0; i < spec.tensors.size(); ++i) {

@@ -46,6 +46,9 @@ struct ParameterSpec {
 // Sizes that overflow, unknown types, duplicate or empty names, int64 trainables: kInvalidArgument, naming the tensor.
 Status Validate(const ParameterSpec& spec);
 
+// The same, and that the model cut into chunks of this size has no more of them than limits::kMaxChunks.
+Status Validate(const ParameterSpec& spec, uint64_t chunk_bytes);
+
 // What differs first between two specs, in words ("tensor 2: fc1.weight [256,784] here, fc1.weight [128,784] there").
 std::string FirstDifference(const ParameterSpec& here, const ParameterSpec& there);
 
@@ -66,7 +69,7 @@ struct Chunk {
 
 class ChunkLayout {
  public:
-  // REQUIRES: Validate(spec).ok(). `chunk_bytes` is a multiple of 64.
+  // REQUIRES: Validate(spec, chunk_bytes).ok(). `chunk_bytes` is a multiple of 64.
   static std::shared_ptr<const ChunkLayout> Make(ParameterSpec spec, uint64_t chunk_bytes);
 
   const ParameterSpec& spec() const { return spec_; }
