@@ -43,7 +43,7 @@ class Reader {
   // How many elements there are to read. FlatBuffers' verifier looks at their bounds, not at their alignment.
   template <typename T>
   size_t Count(const flatbuffers::Vector<T>* vector, size_t bound, const char* what) {
-    if (vector == nullptr) return 0;
+    if (vector == nullptr || vector->size() == 0) return 0;
     if (reinterpret_cast<uintptr_t>(vector->Data()) % alignof(std::remove_pointer_t<T>) != 0) {
       Fail(std::string("misaligned ") + what);
       return 0;
