@@ -18,3 +18,10 @@ everstep_room(tasks
     tasks/task.cc
   DEPS everstep_worker
   PRIVATE_DEPS everstep_datasets everstep_worker_torch ${CMAKE_DL_LIBS})
+
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+add_executable(everstep-worker worker_main.cc stop_signal.cc)
+target_include_directories(everstep-worker PRIVATE ${PROJECT_SOURCE_DIR})
+target_link_libraries(everstep-worker PRIVATE
+  everstep_tasks everstep_worker CLI11::CLI11 nlohmann_json::nlohmann_json everstep_flags)
