@@ -26,6 +26,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/limits.h"
@@ -58,6 +59,7 @@ class Credit {
   std::function<void()> release_;
 };
 
+// Both buffers begin at an 8-byte boundary of memory.
 struct Received {
   Buffer header;
   Buffer payload;
@@ -71,11 +73,13 @@ class ConnectionHandler {
  public:
   virtual ~ConnectionHandler() = default;
   virtual void OnFrame(Connection& connection, Received received) = 0;
-  // The connection is over: Ok when the peer closed in order, kUnavailable when it vanished or was never reached (the
-  // message names the address), kCorrupt when it broke the protocol. Nothing follows. Does not fire after Close().
+  // The connection is over: Ok when the peer closed in order, kUnavailable when it vanished, refused or was never
+  // reached (the message names the address), kCorrupt when one end broke the protocol, kWrongVersion when the peer's
+  // transport is of another version. Nothing follows. Does not fire after Close().
   virtual void OnClosed(Connection& connection, const Status& why) = 0;
 };
 
+// Ends by Close(), its OnClosed, or its Listener's or Context's end; letting go of the pointer does not close it.
 class Connection {
  public:
   virtual ~Connection() = default;
@@ -84,8 +88,8 @@ class Connection {
   // the connection is closed, kInvalidArgument when the frame is over its limits.
   virtual Status Send(Frame frame) = 0;
 
-  // Ends this end after what is queued and covered by credit has been handed to the system; the peer sees an orderly
-  // close. No callback fires on this end afterwards.
+  // Ends this end after what is queued and covered by credit has been handed to the system (within 2 s; what waits for
+  // credit is dropped); the peer sees an orderly close. Returns at once. No callback fires on this end afterwards.
   virtual void Close() = 0;
 
   // Bytes queued here that have not been handed to the system.
@@ -96,6 +100,7 @@ class Connection {
   virtual uint64_t id() const = 0;
 };
 
+// Destroying it frees the address and closes the connections that were made to it, as Close() does.
 class Listener {
  public:
   virtual ~Listener() = default;
@@ -103,21 +108,23 @@ class Listener {
   virtual const std::string& address() const = 0;
 };
 
-// A new connection was made by a peer. Returns the handler that will own its events. Called before its first OnFrame.
+// A new connection was made by a peer. Returns the handler that will own its events, or null to refuse it (the peer
+// sees kUnavailable). Called before its first OnFrame.
 using OnAccept = std::function<ConnectionHandler*(std::shared_ptr<Connection>)>;
 
 struct Counters {
   uint64_t frames_sent = 0;
   uint64_t frames_received = 0;
-  uint64_t bytes_sent = 0;       // headers and payloads
+  uint64_t bytes_sent = 0;  // headers and payloads
   uint64_t bytes_received = 0;
   uint64_t accepted = 0;
-  uint64_t refused_frames = 0;   // malformed or oversized: dropped, with their connection
+  uint64_t refused_frames = 0;  // malformed or oversized: dropped, with their connection
   uint64_t failed_handshakes = 0;
 };
 
-// One backend bound to one loop. Destroying it closes what is left without callbacks; its listeners and connections
-// must not be used afterwards.
+// One backend bound to one loop. Destroying it, which must not happen inside one of its callbacks, closes what is left
+// without callbacks; it may take as long as Close() may take to flush. Its listeners and connections may still be
+// destroyed afterwards, and Send answers kUnavailable.
 class Context {
  public:
   virtual ~Context() = default;
