@@ -1,0 +1,197 @@
+#include "ctl/demo_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+
+namespace everstep::ctl {
+namespace {
+
+double Tenths(double ms) { return std::round(ms * 10) / 10; }
+
+// A time since another, or null when it never came.
+json Since(std::optional<double> at, double since) { return at ? json(Tenths(*at - since)) : json(nullptr); }
+
+std::optional<double> FirstCommit(const std::vector<CommitTime>& commits, double after_ms) {
+  for (const CommitTime& commit : commits) {
+    if (commit.at_ms >= after_ms) return commit.at_ms;
+  }
+  return std::nullopt;
+}
+
+std::optional<double> FirstContribution(const std::vector<CommitTime>& commits, const std::string& worker,
+                                        double after_ms) {
+  for (const CommitTime& commit : commits) {
+    if (commit.at_ms < after_ms) continue;
+    if (std::find(commit.workers.begin(), commit.workers.end(), worker) != commit.workers.end()) return commit.at_ms;
+  }
+  return std::nullopt;
+}
+
+// The longest time without a commit that touches [from, to].
+double LongestPause(const std::vector<CommitTime>& commits, double from, double to) {
+  double longest = 0;
+  for (size_t i = 1; i < commits.size(); ++i) {
+    if (commits[i].at_ms >= from && commits[i - 1].at_ms <= to)
+      longest = std::max(longest, commits[i].at_ms - commits[i - 1].at_ms);
+  }
+  return longest;
+}
+
+json ActJson(const DoneAct& act, double started_ms, const json& events, const std::vector<CommitTime>& commits) {
+  const auto detected = FirstEvent(events, KindsOf(act.act), act.target, act.at_ms);
+  const auto next = detected ? FirstCommit(commits, *detected) : std::nullopt;
+  json out{{"kind", Name(act.act)},
+           {"target", act.target},
+           {"at_ms", Tenths(act.at_ms - started_ms)},
+           {"detected_ms", Since(detected, act.at_ms)},
+           {"next_commit_ms", Since(next, act.at_ms)},
+           {"longest_pause_ms", Tenths(LongestPause(commits, act.at_ms, next.value_or(act.at_ms)))}};
+  if (act.act == Act::kJoin) {
+    out["contributed_ms"] = Since(FirstContribution(commits, act.target, act.at_ms), act.at_ms);
+  }
+  if (act.act == Act::kFreeze) {
+    out["thawed_ms"] = Tenths(act.thawed_at_ms - act.at_ms);
+    out["back_ms"] = Since(FirstEvent(events, KindsOf(Act::kThaw), act.target, act.thawed_at_ms), act.at_ms);
+    out["contributed_ms"] = Since(FirstContribution(commits, act.target, act.thawed_at_ms), act.at_ms);
+  }
+  return out;
+}
+
+std::string Format(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+// "12 ms" or "-".
+std::string Ms(const json& value) { return value.is_number() ? Format("%.0f ms", value.get<double>()) : "-"; }
+
+std::string Pad(const std::string& text, size_t width) {
+  return std::string(width - std::min(width, text.size()), ' ') + text;
+}
+
+}  // namespace
+
+Result<std::vector<CommitTime>> ReadCommitTimes(const std::string& records_path) {
+  std::ifstream file(records_path);
+  if (!file) return Status(Code::kNotFound, "cannot open the commit records " + records_path);
+  std::vector<CommitTime> commits;
+  std::string line;
+  std::getline(file, line);  // the job
+  while (std::getline(file, line)) {
+    const json record = ParseJson(line);
+    CommitTime commit{Count(record, "step"), Number(record, "committed_ms"), {}};
+    if (const json& contributors = At(record, "contributors"); contributors.is_array()) {
+      for (const json& c : contributors) commit.workers.push_back(Text(c, "name"));
+    }
+    commits.push_back(std::move(commit));
+  }
+  return commits;
+}
+
+json DemoReport(const DemoNotes& notes, const json& report, const Audit& audit,
+                const std::vector<CommitTime>& commits) {
+  const json& events = At(report, "events");
+  json acts = json::array();
+  for (const DoneAct& act : notes.acts) acts.push_back(ActJson(act, notes.started_ms, events, commits));
+  const double first = commits.empty() ? notes.ready_ms : commits.front().at_ms;
+  const double last = commits.empty() ? first : commits.back().at_ms;
+  const double reported = Number(report, "ended_ms", last);
+  const json& time = At(report, "time");
+  const json& counters = At(report, "counters");
+  const auto expected_losses = std::count_if(notes.acts.begin(), notes.acts.end(), [](const DoneAct& a) {
+    return a.act == Act::kKill || a.act == Act::kFreeze;
+  });
+  return {{"test_accuracy", At(At(report, "evaluation"), "accuracy")},
+          {"accuracy_wanted", notes.accuracy_wanted},
+          {"steps_committed", audit.steps_committed},
+          {"samples_expected", audit.samples_expected},
+          {"samples_committed", audit.samples_committed},
+          {"samples_duplicated", audit.samples_duplicated},
+          {"samples_missing", audit.samples_missing},
+          {"audit", ToJson(audit)},
+          {"members_max", Count(report, "members_max")},
+          {"events", std::move(acts)},
+          {"all_effects_seen", notes.all_acts_seen},
+          {"unplanned_losses", std::max(0.0, Number(counters, "losses") - static_cast<double>(expected_losses))},
+          {"goodput", At(time, "goodput")},
+          {"time", time},
+          {"step_ms", At(report, "step_ms")},
+          {"phases",
+           {{"starting_ms", Tenths(first - notes.started_ms)},
+            {"training_ms", Tenths(last - first)},
+            {"evaluating_ms", Tenths(std::max(0.0, reported - last))},
+            {"ending_ms", Tenths(std::max(0.0, notes.ended_ms - std::max(reported, last)))},
+            {"total_ms", Tenths(notes.ended_ms - notes.started_ms)}}},
+          {"processes", notes.processes}};
+}
+
+std::vector<std::string> Shortcomings(const json& demo) {
+  std::vector<std::string> list;
+  const json& accuracy = At(demo, "test_accuracy");
+  if (!accuracy.is_number()) {
+    list.push_back("the job's report holds no test accuracy");
+  } else if (!(accuracy.get<double>() >= Number(demo, "accuracy_wanted"))) {
+    list.push_back("the test accuracy is " + Format("%.4f", accuracy.get<double>()) + ", wanted is " +
+                   Format("%.2f", Number(demo, "accuracy_wanted")));
+  }
+  const json& defects = At(At(demo, "audit"), "defects");
+  if (!Truth(At(demo, "audit"), "ok")) {
+    for (const json& defect : defects)
+      list.push_back("audit: " + (defect.is_string() ? defect.get<std::string>() : defect.dump()));
+    if (defects.empty()) list.push_back("the audit was not passed");
+  }
+  if (!Truth(demo, "all_effects_seen"))
+    list.push_back("the job was complete before everything planned had been tried and seen");
+  for (const json& act : At(demo, "events")) {
+    for (const char* key : {"detected_ms", "next_commit_ms", "contributed_ms", "back_ms"}) {
+      if (act.contains(key) && !act[key].is_number()) {
+        list.push_back(Text(act, "kind") + " of " + Text(act, "target") + ": there is no " + key);
+      }
+    }
+  }
+  return list;
+}
+
+std::string DemoText(const json& demo) {
+  std::string text = "\nwhat was done           noticed   next step   longest pause   then\n";
+  for (const json& act : At(demo, "events")) {
+    std::string then;
+    if (act.contains("back_ms")) {
+      then = "woken after " + Ms(act["thawed_ms"]) + ", back " +
+             Ms(json(Number(act, "back_ms") - Number(act, "thawed_ms"))) + " later";
+    } else if (act.contains("contributed_ms")) {
+      then = "first contribution after " + Ms(act["contributed_ms"]);
+    }
+    std::string what = Text(act, "kind") + " " + Text(act, "target");
+    what.resize(std::max<size_t>(what.size(), 10), ' ');
+    text += Pad(Format("%.1f s", Number(act, "at_ms") / 1000), 8) + "  " + what + Pad(Ms(At(act, "detected_ms")), 11) +
+            Pad(Ms(At(act, "next_commit_ms")), 12) + Pad(Ms(At(act, "longest_pause_ms")), 16) +
+            (then.empty() ? "" : "   " + then) + "\n";
+  }
+  const json& phases = At(demo, "phases");
+  const json& step = At(demo, "step_ms");
+  const auto seconds = [&](const char* key) { return Format("%.1f s", Number(phases, key) / 1000); };
+  const auto count = [&](const char* key) { return Format("%.0f", Number(demo, key)); };
+  text += "\naccuracy   " + Format("%.4f", Number(demo, "test_accuracy")) + " on the test images (at least " +
+          Format("%.2f", Number(demo, "accuracy_wanted")) + " wanted)\n";
+  text += "samples    " + count("samples_expected") + " expected, " + count("samples_committed") + " committed, " +
+          count("samples_duplicated") + " duplicated, " + count("samples_missing") + " missing (by the auditor)\n";
+  text += "steps      " + count("steps_committed") + " committed; median " + Format("%.0f ms", Number(step, "median")) +
+          ", p99 " + Format("%.0f ms", Number(step, "p99")) + ", slowest " + Format("%.0f ms", Number(step, "max")) +
+          "; at most " + count("members_max") + " workers\n";
+  text += "time       " + seconds("total_ms") + ": starting " + seconds("starting_ms") + ", training " +
+          seconds("training_ms") + ", evaluating " + seconds("evaluating_ms") + ", ending " + seconds("ending_ms") +
+          "\n";
+  text += "goodput    " + Format("%.3f", Number(demo, "goodput")) + " (lost " +
+          Format("%.0f ms", Number(At(demo, "time"), "lost_ms")) + " to steps that lost a worker)\n";
+  if (Number(demo, "unplanned_losses") > 0) {
+    text += "note       " + count("unplanned_losses") +
+            " more workers were lost for a while; this host is busy, or was asleep\n";
+  }
+  return text;
+}
+
+}  // namespace everstep::ctl
