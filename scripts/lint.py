@@ -30,12 +30,12 @@ OUTSIDE = {"tests", "bench", "examples"}
 
 # One third-party library, one door: (library, its headers, who may include them).
 DOORS = [
-    ("ZeroMQ", r"zmq\w*\.h(pp)?$", ["transport/zmq/*"]),
+    ("ZeroMQ", r"zmq\w*\.h(pp)?$", ["transport/zmq/*", "tests/transport/zmq_*"]),
     ("FlatBuffers", r"flatbuffers/|.*_generated\.h$", ["schema/codec*.cc"]),
     ("libtorch", r"(torch|ATen|c10|caffe2)/", ["worker/torch*", "worker/tasks/*", "tests/*", "examples/*", "bench/*"]),
     ("TBB", r"(oneapi/)?tbb[/.]", ["ps/kernels/*"]),
     ("Highway", r"hwy/", ["ps/kernels/*"]),
-    ("zlib", r"zlib\.h$", ["worker/tasks/data_file.cc"]),
+    ("zlib", r"zlib\.h$", ["worker/tasks/data_file.cc", "tests/worker/*"]),
     ("xxHash", r"xxh\w*\.h$", ["base/checksum.cc"]),
     ("CLI11", r"CLI/", ["ps/job_options*", "*_main.cc", "ctl/*", "tests/sim/*", "tests/proofs/*", "bench/*"]),
     ("nlohmann-json", r"nlohmann/",
