@@ -3,7 +3,7 @@
 // median time over the kernel's (1 = as fast as memory allows). Single runs on shared machines vary up to twofold, so
 // the ratio is what counts.
 //
-//   kernels_bench [--benchmark_filter=...]      the second argument of a case is the number of threads
+//   ./dev bench kernels [--benchmark_filter=...]      the second argument of a case is the number of threads
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

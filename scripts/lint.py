@@ -306,12 +306,17 @@ def readme_commands(tree: Tree) -> Iterator[Finding]:
     for cases in re.findall(r"^  ([a-z][\w -]*(?:\| [\w-]+ ?)*)\)", dev[dev.rfind("case $command in"):], re.M):
         dev_commands |= {word.strip() for word in cases.split("|")}
     quoted = set(re.findall(r'"(-{0,2}[\w-]+)', source_text(tree, "ctl")))
+    bench_programs = re.findall(r"everstep-bench-[\w-]+", "".join(
+        tree.text(p) for p in tree.paths if room_of(p) == "bench" and not p.endswith(".md")))
     flags = set(re.findall(r"--[a-z][\w-]*", dev + source_text(tree, "ctl", "ps", "worker", "tests", "bench")))
     for number, line, fenced in prose_and_commands(tree, "README.md"):
         for text in [line] if fenced else CODE_SPAN.findall(line):
             for command in re.findall(r"\./dev ([a-z][\w-]*)", text):
                 if command not in dev_commands:
                     yield Finding("README.md", number, "readme-command", f"./dev has no command {command}")
+            for name in re.findall(r"\./dev bench ([a-z][\w-]*)", text):
+                if f"everstep-bench-{name}" not in bench_programs:
+                    yield Finding("README.md", number, "readme-command", f"there is no bench {name}")
             for command in re.findall(r"(?:^|[\s/])everstep ([a-z][\w-]*)", text) if room_present(tree, "ctl") else []:
                 if command not in quoted:
                     yield Finding("README.md", number, "readme-command", f"everstep has no command {command}")
@@ -373,8 +378,8 @@ RULES = [layer_law, third_party_doors, pragma_once, header_opens_with_comment, f
          machine_paths, doc_links, docs_name_tests, readme_commands, layout]
 
 
-def run(tree: Tree) -> list[Finding]:
-    return [finding for rule in RULES for finding in rule(tree)]
+def run(tree: Tree, rules=RULES) -> list[Finding]:
+    return [finding for rule in rules for finding in rule(tree)]
 
 
 def main() -> int:
