@@ -255,12 +255,17 @@ std::optional<Step> WorkerImpl::NextStep() {
   hooked_serial_ = 0;
   while (true) {
     io_.loop().Post([this] {
+      // Set here and not by the waiting thread: when everything for the step is there already, no later event would look
+      // at the flag again before the next tick.
+      {
+        Lock lock(mutex_);
+        user_waits_ = true;
+      }
       if (leave_requested_) session_->Leave(SteadyNow(), "left on request");
       session_->NoteProgress(Phase::kWaiting);
       Pump();
     });
     Lock lock(mutex_);
-    user_waits_ = true;
     changed_.wait(lock, [&] { return work_ || ended_; });
     user_waits_ = false;
     if (!work_) {
