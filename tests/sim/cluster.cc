@@ -1,0 +1,108 @@
+#include "tests/sim/cluster.h"
+
+#include <algorithm>
+
+namespace everstep::sim {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr Duration kSupervise = milliseconds(40);
+// Far enough apart that workers join in the order of their names when nothing goes wrong.
+constexpr Duration kCalmStagger = milliseconds(300);
+
+}  // namespace
+
+Cluster::Cluster(Scenario scenario, bool tracing)
+    : scenario_(std::move(scenario)),
+      world_(scenario_.seed, tracing),
+      record_(world_, scenario_),
+      checkers_(world_, scenario_),
+      uid_{Mix64(scenario_.seed) | 1} {
+  world_.network() = scenario_.network;
+  world_.AddTap(&checkers_);
+}
+
+void Cluster::StartAll() {
+  StartCoordinator();
+  for (uint32_t i = 0; i < scenario_.job.servers; ++i) {
+    servers_.push_back(std::make_unique<ServerNode>(world_, "ps" + std::to_string(i), scenario_, checkers_));
+  }
+  const bool calm = scenario_.story == Story::kCalm;
+  for (auto& server : servers_) {
+    world_.After(calm ? Duration{0} : Duration(world_.random().Between(0, 100'000'000)), [&node = *server] { node.Start(); });
+  }
+  for (size_t i = 0; i < scenario_.workers; ++i) {
+    const Duration delay = calm ? kCalmStagger * static_cast<int64_t>(i + 1) : Duration(world_.random().Between(0, 200'000'000));
+    world_.After(delay, [this] { AddWorker(); });
+  }
+  world_.After(kSupervise, [this] { Supervise(); });
+}
+
+CoordinatorNode& Cluster::StartCoordinator() {
+  const std::string name = "coord" + std::to_string(coordinators_.size() + 1);
+  coordinators_.push_back(std::make_unique<CoordinatorNode>(world_, name, scenario_, record_, checkers_, uid_));
+  world_.Bind("coordinator", coordinators_.back().get());
+  coordinators_.back()->Start();
+  return *coordinators_.back();
+}
+
+WorkerNode& Cluster::AddWorker(std::string name) {
+  if (name.empty()) name = "w" + std::to_string(workers_.size() + 1);
+  const bool slow = world_.random().Chance(scenario_.slow_worker);
+  workers_.push_back(std::make_unique<WorkerNode>(world_, std::move(name), scenario_, checkers_, slow));
+  workers_.back()->Start();
+  return *workers_.back();
+}
+
+void Cluster::WorkerComesAt(WorkerNode& worker, Time when) {
+  world_.At(when, [&worker] {
+    if (!worker.running()) worker.Start();
+  });
+}
+
+std::vector<Node*> Cluster::AllNodes() {
+  std::vector<Node*> all;
+  for (auto& node : coordinators_) all.push_back(node.get());
+  for (auto& node : servers_) all.push_back(node.get());
+  for (auto& node : workers_) all.push_back(node.get());
+  return all;
+}
+
+const CoordinatorNode* Cluster::Ended() const {
+  for (const auto& node : coordinators_) {
+    if (node->finished() || (node->failure() && !node->deposed())) return node.get();
+  }
+  return nullptr;
+}
+
+void Cluster::Supervise() {
+  world_.After(kSupervise, [this] { Supervise(); });
+  if (Ended() != nullptr && !coordinator().finished()) {
+    // A coordinator that died after the end must say once more how it ended; one that failed must not.
+    if (coordinator().failure()) return;
+  }
+  if (!coordinator().running() && !coordinator().finished() && world_.now() >= coordinator_due_) StartCoordinator();
+  size_t enough = 0;
+  for (auto& worker : workers_) {
+    const bool left = worker->end() == WorkerNode::End::kLeft || worker->end() == WorkerNode::End::kFinished;
+    enough += !left;
+    if (worker->running() || left || Ended() != nullptr) continue;
+    if (worker->end() == WorkerNode::End::kFailed || keep_enough_) worker->Start();
+  }
+  if (keep_enough_ && workers_.size() >= scenario_.workers && enough < scenario_.job.min_workers && Ended() == nullptr) AddWorker();
+}
+
+std::string Cluster::Describe() const {
+  std::string text;
+  for (const auto& node : coordinators_) {
+    if (node->running() || node == coordinators_.back()) text += "  " + node->Describe() + "\n";
+  }
+  for (const auto& node : servers_) text += "  " + node->Describe() + "\n";
+  for (const auto& node : workers_) text += "  " + node->Describe() + "\n";
+  const auto& record = record_.record();
+  text += "  record: " + (record ? "ballot " + ToString(record->ballot) : std::string("empty")) + "\n";
+  return text;
+}
+
+}  // namespace everstep::sim

@@ -1,0 +1,52 @@
+#include "tests/sim/plants.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/plant.h"
+
+namespace everstep {
+namespace sim {
+namespace {
+
+std::string g_active;  // set before anything runs
+
+constexpr Plant kPlants[] = {
+    {"no-promise", "P6", "a replica does not remember what it promised and obeys any coordinator"},
+    {"accept-stale", "P6", "a contribution that was computed on an old version is taken"},
+    {"slot-by-name", "P1", "chunks of two contributions of one worker to one step share a slot"},
+    {"staged-early", "P1", "a server announces a contribution when its first chunk is there"},
+    {"sum-what-is-here", "P1", "a server sums the contributions that it has, whatever the seal names"},
+    {"arrival-order", "P5", "contributions are summed in the order of their arrival"},
+    {"let-nan-in", "P9", "a sum with NaN or Inf is prepared like any other"},
+    {"commit-by-step", "P1", "a COMMIT applies whatever is prepared, without a look at the digest"},
+    {"keep-slots", "P7", "contributions whose step is over stay in the server's memory"},
+    {"lease-check", "P4", "samples are lent and sealed without a look at what is lent and consumed"},
+    {"ignore-minimum", "minimum", "steps go on with fewer members than the job's minimum"},
+    {"seal-early", "P5", "a step is sealed with its first whole contribution"},
+    {"decide-early", "P1", "a recovered coordinator decides on the first answer"},
+    {"never-roll-forward", "P2", "a recovered coordinator drops a step that all servers hold prepared"},
+    {"staged-any-ballot", "P1", "announcements of older ballots count"},
+    {"whole-on-first-shard", "P1", "a contribution counts as whole when one server has its part"},
+    {"seal-the-fenced", "P6", "contributions of excluded workers are sealed"},
+    {"commit-on-first-prepared", "P1", "the first PREPARED decides the step"},
+    {"mix-versions", "P10", "a worker takes chunks of different versions for one"},
+};
+
+}  // namespace
+
+std::span<const Plant> Plants() { return kPlants; }
+
+const Plant* FindPlant(std::string_view name) {
+  const auto it = std::find_if(std::begin(kPlants), std::end(kPlants), [&](const Plant& p) { return p.name == name; });
+  return it == std::end(kPlants) ? nullptr : it;
+}
+
+void SetPlant(std::string_view name) { g_active = name; }
+std::string_view ActivePlant() { return g_active; }
+
+}  // namespace sim
+
+bool plant::On(std::string_view name) { return !sim::g_active.empty() && sim::g_active == name; }
+
+}  // namespace everstep

@@ -1,0 +1,22 @@
+// The planted bugs: one line each says which promise it breaks. At most one is in force, in the whole process; the
+// cores ask for it by EVERSTEP_PLANTED (base/plant.h). Set it before any core runs.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace everstep::sim {
+
+struct Plant {
+  std::string_view name;
+  std::string_view promise;
+  std::string_view what;
+};
+
+std::span<const Plant> Plants();
+const Plant* FindPlant(std::string_view name);
+// Empty: none.
+void SetPlant(std::string_view name);
+std::string_view ActivePlant();
+
+}  // namespace everstep::sim

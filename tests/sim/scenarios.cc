@@ -1,0 +1,188 @@
+#include "tests/sim/scenarios.h"
+
+#include <algorithm>
+
+namespace everstep::sim {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+template <typename T>
+T OneOf(Random& r, std::initializer_list<T> choices) {
+  return *(choices.begin() + static_cast<long>(r.Below(choices.size())));
+}
+
+ParameterSpec MakeSpec(Random& r) {
+  ParameterSpec spec;
+  const auto add = [&](std::vector<int64_t> shape, DType dtype, Role role) {
+    spec.tensors.push_back({"t" + std::to_string(spec.tensors.size()), std::move(shape), dtype, role});
+  };
+  const int64_t tensors = r.Between(1, 5);
+  for (int64_t i = 0; i < tensors; ++i) {
+    const auto shape = OneOf<std::vector<int64_t>>(r, {{}, {1}, {3}, {16}, {17, 3}, {7, 11}, {40}, {2, 0, 5}});
+    if (r.Chance(0.15)) {
+      add(shape, DType::kInt64, Role::kBuffer);
+    } else {
+      add(shape, DType::kFloat32, r.Chance(0.2) ? Role::kBuffer : Role::kTrainable);
+    }
+  }
+  if (spec.bytes() == 0 || r.Chance(0.3)) add({r.Between(1, 60)}, DType::kFloat32, Role::kTrainable);
+  return spec;
+}
+
+void ChooseOptimizer(Random& r, JobSpec* job) {
+  OptimizerOptions& o = job->optimizer;
+  o.kind = OneOf(r, {OptimizerKind::kSgd, OptimizerKind::kSgd, OptimizerKind::kAdam, OptimizerKind::kAdamW});
+  o.learning_rate = OneOf(r, {0.1, 0.01, 0.5});
+  if (o.kind == OptimizerKind::kSgd) {
+    o.momentum = OneOf(r, {0.0, 0.9, 0.5});
+    o.nesterov = o.momentum > 0 && r.Chance(0.4);
+    if (o.momentum > 0 && !o.nesterov && r.Chance(0.3)) o.dampening = 0.1;
+  }
+  o.weight_decay = OneOf(r, {0.0, 0.0, 0.01});
+  job->clip_norm = OneOf(r, {0.0, 0.5, 0.05});
+  ScheduleOptions& s = job->schedule;
+  if (r.Chance(0.4)) {
+    s.kind = OneOf(r, {ScheduleKind::kStep, ScheduleKind::kCosine, ScheduleKind::kWsd});
+    s.warmup_steps = r.Below(3);
+    s.total_steps = 20;
+    s.step_size = 4;
+    s.gamma = 0.5;
+    s.final_scale = 0.1;
+    s.decay_steps = 6;
+  }
+}
+
+void ChooseLength(Random& r, Scenario* s) {
+  JobSpec& job = s->job;
+  job.batch = static_cast<uint64_t>(OneOf<int>(r, {1, 4, 7, 16, 32}));
+  if (r.Chance(0.2)) {  // the user brings their own data
+    s->dataset_size = 0;
+    job.epochs = 0;
+    job.max_steps = static_cast<uint64_t>(r.Between(1, 40));
+    return;
+  }
+  const uint64_t steps = static_cast<uint64_t>(r.Between(1, 40));
+  job.epochs = static_cast<uint64_t>(r.Between(1, 3));
+  // Tiny ones (less than one batch), and what neither the batch nor the members divide.
+  s->dataset_size = r.Chance(0.15) ? static_cast<uint64_t>(r.Between(1, 3))
+                                   : std::max<uint64_t>(1, steps * job.batch / job.epochs + r.Below(job.batch + 1));
+  if (r.Chance(0.2)) job.max_steps = 1 + r.Below(steps);
+}
+
+void ChooseFaults(Random& r, Scenario* s) {
+  FaultMix& f = s->faults;
+  f.every = milliseconds(OneOf<int>(r, {60, 150, 400}));
+  s->fault_phase = milliseconds(r.Between(500, 6000));
+  f.crash_worker = 4;
+  f.crash_in_the_act = 6;
+  f.leave = 2;
+  f.join = 3;
+  f.freeze_worker = 4;
+  f.break_control = 3;
+  f.break_bulk = 4;
+  f.cut_worker = 3;
+  if (r.Chance(0.5)) f.flapper = 2;
+  if (r.Chance(0.5)) f.freeze_server = 2;
+  if (r.Chance(0.5)) f.break_server = 3;
+  if (r.Chance(0.3)) f.cut_server = 2;
+  if (r.Chance(0.3)) f.freeze_coordinator = 2;
+  if (r.Chance(0.3)) f.record_outage = 2;
+  if (r.Chance(0.4)) f.crash_coordinator = 4;
+  if (s->story == Story::kTakeover) f.takeover = 10;
+  if (s->story == Story::kServerLost) f.crash_server = 6;
+  if (r.Chance(0.3)) s->poison = OneOf(r, {0.02, 0.1});
+  if (r.Chance(0.5)) s->abandon = 0.05;
+  if (r.Chance(0.3)) s->slow_worker = 0.3;
+  if (r.Chance(0.3)) s->record_unknown = 0.3;
+  if (r.Chance(0.3)) s->network.garble = 0.01;
+  if (r.Chance(0.2)) {
+    s->network.spike = 0.002;
+    s->network.spike_length = s->job.lease() * 2;
+  }
+}
+
+Story ChooseStory(Random& r) {
+  const uint64_t dice = r.Below(100);
+  if (dice < 6) return Story::kCalm;
+  if (dice < 60) return Story::kProcesses;
+  if (dice < 82) return Story::kLossy;
+  if (dice < 96) return Story::kTakeover;
+  return Story::kServerLost;
+}
+
+}  // namespace
+
+std::string_view Name(Story story) {
+  switch (story) {
+    case Story::kCalm: return "calm";
+    case Story::kProcesses: return "processes";
+    case Story::kLossy: return "lossy";
+    case Story::kTakeover: return "takeover";
+    case Story::kServerLost: return "server-lost";
+  }
+  return "unknown";
+}
+
+Scenario MakeScenario(uint64_t seed) {
+  Random r(Mix64(seed ^ 0x5ce7a210));
+  Scenario s;
+  s.seed = seed;
+  s.story = ChooseStory(r);
+  JobSpec& job = s.job;
+  job.name = "sim";
+  job.mode = OneOf(r, {Mode::kSync, Mode::kSync, Mode::kSync, Mode::kSsp, Mode::kAsync});
+  job.servers = static_cast<uint32_t>(r.Between(1, 4));
+  job.chunk_bytes = static_cast<uint64_t>(OneOf<int>(r, {64, 128, 256}));
+  job.timeout = milliseconds(OneOf<int>(r, {2000, 3000, 6000}));
+  job.staleness = r.Below(5);
+  job.staleness_power = OneOf(r, {0.5, 1.0, 0.0});
+  s.workers = static_cast<size_t>(r.Between(1, 5));
+  job.min_workers = static_cast<uint32_t>(r.Between(1, static_cast<int64_t>(s.workers)));
+  job.max_workers = 64;
+  if (job.mode == Mode::kSync && r.Chance(0.3)) {
+    job.quorum = OneOf(r, {0.5, 0.75});
+    job.grace = milliseconds(r.Between(0, 60));
+  }
+  s.spec = MakeSpec(r);
+  ChooseOptimizer(r, &job);
+  ChooseLength(r, &s);
+  s.network.latency = microseconds(OneOf<int>(r, {50, 200, 2000}));
+  s.network.jitter = microseconds(OneOf<int>(r, {20, 300, 5000}));
+  s.compute_min = microseconds(500);
+  s.compute_max = milliseconds(r.Between(2, 40));
+  s.server_work = microseconds(r.Between(10, 5000));
+  s.record_latency = milliseconds(r.Between(1, 20));
+  if (s.story == Story::kCalm) {
+    job.min_workers = static_cast<uint32_t>(s.workers);
+    job.mode = Mode::kSync;
+    job.quorum = 1;
+    s.compute_max = std::min<Duration>(s.compute_max, milliseconds(20));
+    s.fault_phase = Duration{0};
+    return s;
+  }
+  ChooseFaults(r, &s);
+  if (s.story == Story::kLossy) {
+    s.network.drop = OneOf(r, {0.0, 0.002, 0.02});
+    s.network.duplicate = OneOf(r, {0.0, 0.01, 0.05});
+    s.network.reorder = OneOf(r, {0.0, 0.02, 0.2});
+  }
+  return s;
+}
+
+std::string Describe(const Scenario& s) {
+  const JobSpec& job = s.job;
+  std::string text = std::string(Name(s.story)) + ": " + std::string(Name(job.mode)) + ", " + std::to_string(job.servers) +
+                     " servers, " + std::to_string(s.workers) + " workers (at least " + std::to_string(job.min_workers) + "), " +
+                     std::to_string(s.dataset_size) + " samples, batch " + std::to_string(job.batch) + ", epochs " +
+                     std::to_string(job.epochs) + ", max-steps " + std::to_string(job.max_steps) + ", timeout " +
+                     std::to_string(static_cast<int>(Milliseconds(job.timeout))) + " ms, model of " +
+                     std::to_string(s.spec.bytes()) + " bytes in chunks of " + std::to_string(job.chunk_bytes);
+  if (job.quorum < 1) text += ", quorum " + std::to_string(job.quorum);
+  if (job.mode != Mode::kSync) text += ", staleness " + std::to_string(job.staleness);
+  return text;
+}
+
+}  // namespace everstep::sim

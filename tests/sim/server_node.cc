@@ -1,0 +1,126 @@
+#include "tests/sim/server_node.h"
+
+namespace everstep::sim {
+namespace {
+
+constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
+
+}  // namespace
+
+void ServerNode::OnStart() {
+  core_.emplace(Replica::Options{{world_.random().Next() | 1}, name(), name()});
+  math_.reset();
+  coordinator_ = {};
+  backoff_ = Duration{0};
+  published_ = {};
+  world_.Bind(name(), this);
+  ConnectToCoordinator();
+}
+
+void ServerNode::OnStop() {
+  core_.reset();
+  math_.reset();
+}
+
+void ServerNode::ConnectToCoordinator() {
+  coordinator_ = world_.NewPeer();
+  heard_at_ = now();
+  world_.Connect(*this, coordinator_, "coordinator");
+  core_->OnCoordinatorLink(now(), coordinator_);
+}
+
+void ServerNode::LinkLost() {
+  coordinator_ = {};
+  backoff_ = std::min<Duration>(scenario_.job.lease() / 4, backoff_ == Duration{0} ? kFirstBackoff : backoff_ * 2);
+  Post(backoff_, [this] {
+    if (coordinator_ == PeerId{}) ConnectToCoordinator();
+  });
+}
+
+void ServerNode::OnMessage(PeerId from, const Envelope& envelope, Buffer payload) {
+  if (from == coordinator_) {
+    heard_at_ = now();
+    backoff_ = Duration{0};
+  }
+  core_->OnMessage(now(), from, envelope, std::move(payload));
+}
+
+void ServerNode::OnClosed(PeerId peer) {
+  core_->OnClosed(now(), peer);
+  if (peer == coordinator_) LinkLost();
+}
+
+Time ServerNode::NextDeadline() const {
+  if (!core_) return Time::Never();
+  // A coordinator that answers no heartbeats is gone, whatever its link looks like.
+  const Time silent = coordinator_ == PeerId{} ? Time::Never() : heard_at_ + scenario_.job.lease();
+  return std::min(core_->NextDeadline(), silent);
+}
+
+void ServerNode::OnTick() {
+  core_->OnTick(now());
+  if (coordinator_ == PeerId{} || now() < heard_at_ + scenario_.job.lease()) return;
+  world_.Close(*this, coordinator_);
+  core_->OnClosed(now(), coordinator_);
+  LinkLost();
+}
+
+kernels::ShardMath& ServerNode::Math() {
+  if (!math_) math_ = std::make_unique<kernels::ShardMath>(core_->job_spec()->optimizer, core_->layout());
+  return *math_;
+}
+
+void ServerNode::RunSum(SumWork work) {
+  Post(WorkTime(), [this, work = std::move(work)] {
+    SumResult result{work.seal, {}, {}, {}};
+    for (size_t i = 0; i < work.chunks.size(); ++i) {
+      kernels::ChunkSum sum = Math().Sum(work.chunks[i], work.contributions[i], work.weights);
+      result.sums.push_back(std::move(sum.sum));
+      result.squared_norms.push_back(sum.squared_norm);
+      result.nonfinite.push_back(std::move(sum.nonfinite));
+    }
+    core_->OnSummed(now(), std::move(result));
+  });
+}
+
+void ServerNode::RunApply(ApplyWork work) {
+  Post(WorkTime(), [this, work = std::move(work)] {
+    ApplyResult result{work.seal, {}};
+    for (size_t i = 0; i < work.chunks.size(); ++i) {
+      result.parameters.push_back(
+          Math().Apply(work.chunks[i], work.parameters[i], work.sums[i], {work.learning_rate, work.scale, work.update}));
+    }
+    core_->OnApplied(now(), std::move(result));
+  });
+}
+
+void ServerNode::CheckPublished() {
+  if (core_->version() == published_) return;
+  published_ = core_->version();
+  world_.Trace(this, [&] { return "publishes version " + ToString(published_); });
+  checkers_.chain().Published(name(), core_->id(), published_, core_->digest(), *core_->Parameters(published_), core_->stats().slots);
+}
+
+void ServerNode::Drain() {
+  CheckPublished();
+  for (SumWork& work : core_->TakeSums()) RunSum(std::move(work));
+  for (ApplyWork& work : core_->TakeApplies()) RunApply(std::move(work));
+  for (Outgoing& message : core_->TakeOutbox()) world_.Send(*this, std::move(message));
+  if (++drains_ % 16 != 0) return;
+  const size_t readers = world_.OpenEnds(*this);
+  const uint64_t waiting = core_->stats().waiting_pulls;
+  if (waiting > readers) {
+    world_.Violate("P7", name() + " keeps " + std::to_string(waiting) + " waiting pulls for " + std::to_string(readers) + " links");
+  }
+}
+
+std::string ServerNode::Describe() const {
+  std::string text = name() + (running() ? paused() ? " frozen" : "" : " gone");
+  if (!core_) return text;
+  const Replica::Stats stats = core_->stats();
+  return text + " server " + ToString(core_->id()) + " promised " + ToString(core_->promised()) + " version " + ToString(core_->version()) +
+         ", slots " + std::to_string(stats.slots) + ", waiting pulls " + std::to_string(stats.waiting_pulls) +
+         (coordinator_ == PeerId{} ? ", no coordinator" : "") + (core_->failure() ? ", failed: " + core_->failure()->ToString() : "");
+}
+
+}  // namespace everstep::sim
