@@ -23,7 +23,7 @@ std::string_view Name(Coordinator::State state) {
 }
 
 Coordinator::Coordinator(Time now, Options options)
-    : options_(std::move(options)), next_retransmit_(now), members_(options_.spec) {
+    : options_(std::move(options)), next_beat_(now), next_retransmit_(now), members_(options_.spec) {
   // Grants and leases of different lives of the coordinator must not be mixed up.
   next_lease_ = (Mix64(options_.holder.value) << 24) | 1;
   if (options_.found) {
@@ -36,12 +36,12 @@ Coordinator::Coordinator(Time now, Options options)
     dataset_size_ = found.dataset_size;
     layout_ = ChunkLayout::Make(found.spec, found.map.chunk_bytes);
     for (const ServerEntry& s : found.map.servers) {
-      servers_.push_back({s.id, s.incarnation, "ps" + ToString(s.id), s.address, {}, now, {}});
+      servers_.push_back({s.id, s.incarnation, "ps" + ToString(s.id), s.address, {}, now, now, {}});
     }
     ledger_.emplace(dataset_size_, options_.spec.epochs);
     NewBallot(now, "the coordinator was restarted");
   }
-  Reschedule(now);
+  Reschedule();
 }
 
 // ---- Dispatch ----
@@ -50,14 +50,14 @@ void Coordinator::OnMessage(Time now, PeerId from, const Envelope& envelope) {
   if (state_ == State::kDeposed) return;
   if (const auto* hello = std::get_if<Hello>(&envelope.body)) {
     Handle(now, from, envelope.job, *hello);
-    return Reschedule(now);
+    return Reschedule();
   }
   if (envelope.job != options_.job) {
     return Send(from, Refused{Code::kWrongJob, "this is job " + options_.spec.name + " of another life; join it anew"});
   }
   if (Server* server = FindServerByPeer(from)) server->last_seen = now;
   if (const auto* m = std::get_if<Ready>(&envelope.body)) Handle(now, from, *m);
-  if (const auto* m = std::get_if<Heartbeat>(&envelope.body)) Handle(now, from, *m);
+  if (const auto* m = std::get_if<Heartbeat>(&envelope.body)) Handle(now, from, *m, envelope.ballot);
   if (const auto* m = std::get_if<Report>(&envelope.body)) Handle(now, from, *m);
   if (const auto* m = std::get_if<Leave>(&envelope.body)) Handle(now, from, *m);
   if (const auto* m = std::get_if<Promised>(&envelope.body)) Handle(now, from, *m, envelope.ballot);
@@ -67,18 +67,19 @@ void Coordinator::OnMessage(Time now, PeerId from, const Envelope& envelope) {
   if (const auto* m = std::get_if<Applied>(&envelope.body)) Handle(now, from, *m);
   if (const auto* m = std::get_if<StaleBallot>(&envelope.body)) Handle(now, from, *m);
   Advance(now);
-  Reschedule(now);
+  Reschedule();
 }
 
 void Coordinator::OnClosed(Time now, PeerId peer) {
   if (state_ == State::kDeposed) return;
   if (Server* server = FindServerByPeer(peer)) {
     server->peer = {};
+    server->down_since = now;
     Note(now, "server-lost", server->name, "its link closed");
   }
   if (Member* member = members_.FindByPeer(peer)) RemoveMember(now, member->id, "worker-lost", "its link closed");
   Advance(now);
-  Reschedule(now);
+  Reschedule();
 }
 
 void Coordinator::OnTick(Time now) {
@@ -90,12 +91,14 @@ void Coordinator::OnTick(Time now) {
     Retransmit();
     next_retransmit_ = now + options_.spec.retransmit();
   }
+  next_beat_ = now + options_.spec.heartbeat() / 2;
   Advance(now);
-  Reschedule(now);
+  Reschedule();
 }
 
-void Coordinator::Reschedule(Time now) {
-  next_tick_ = std::min({now + options_.spec.heartbeat() / 2, recheck_, settle_at_});
+// Messages never put the beat off, however many come: silence and retransmission are found by it alone.
+void Coordinator::Reschedule() {
+  next_tick_ = std::min({next_beat_, recheck_, settle_at_});
   if (state_ == State::kDeposed) next_tick_ = Time::Never();
 }
 

@@ -135,6 +135,7 @@ class Coordinator {
     std::string address;
     PeerId peer;                // {} while its link is down
     Time last_seen;
+    Time down_since;            // while its link is down
     std::optional<Promised> promise;   // at the ballot being recovered
   };
   // A contribution that servers say they hold, at this ballot.
@@ -163,7 +164,7 @@ class Coordinator {
   void SendToMembers(const Body& body);
   void Note(Time now, std::string kind, std::string target, std::string detail = {});
   void Retransmit();
-  void Reschedule(Time now);
+  void Reschedule();
   Server* FindServer(ServerId id);
   Server* FindServerByPeer(PeerId peer);
 
@@ -174,15 +175,18 @@ class Coordinator {
   Status CheckModel(const Hello& m);
   void Refuse(Time now, PeerId to, const Hello& hello, Status why);
   void Handle(Time now, PeerId from, const Ready& m);
-  void Handle(Time now, PeerId from, const Heartbeat& m);
+  void Handle(Time now, PeerId from, const Heartbeat& m, Ballot map);
   void Handle(Time now, PeerId from, const Report& m);
   void Handle(Time now, PeerId from, const Leave& m);
-  void RepeatWhatWasLost(const Member& member, uint64_t seen_grant);
+  void RepeatWhatWasLost(const Member& member, uint64_t seen_grant, Ballot seen_map);
   // Takes the member out; its work goes back unless it is whole already.
   void RemoveMember(Time now, WorkerId id, std::string kind, std::string detail);
+  bool IsWhole(WorkerId worker, LeaseId lease) const;
   void FenceMember(Time now, WorkerId id, std::string why);
   void ExpireMembers(Time now);
   void ExpireServers(Time now);
+  const Server* LostServer(Time now) const;
+  void GiveUp(Time now);
 
   // coordinator_ballot.cc
   void MaybeFormMap(Time now);
@@ -192,6 +196,7 @@ class Coordinator {
   void MaybeDecide(Time now);
   void Open(Time now);
   void Settle(Time now);
+  void Depose(std::string why);
   void ConfirmOn(const Seal& seal, double scale, std::set<ServerId> servers);
   void Handle(Time now, PeerId from, const StaleBallot& m);
 
@@ -199,6 +204,8 @@ class Coordinator {
   void Advance(Time now);
   void GrantInitialisation(Time now);
   void GrantStep(Time now);
+  void FillStep(Time now);
+  uint64_t SamplesEach() const;
   void GrantIdle(Time now, uint64_t samples_each);
   // Lends and grants; false when nothing is free. `ahead`: for the step after the sealed one.
   bool GrantTo(Time now, Member& member, uint64_t samples, bool ahead);
@@ -232,6 +239,7 @@ class Coordinator {
   std::optional<Status> failure_;
   Time ended_at_ = Time::Never();
   Time next_tick_ = Time::Never();
+  Time next_beat_;
   Time next_retransmit_;
 
   std::vector<Server> servers_;
@@ -246,6 +254,7 @@ class Coordinator {
   std::optional<Proposal> proposal_;
   bool proposing_ = false;
   Ballot proposed_;
+  bool giving_up_ = false;             // a server is lost: the job fails once the record has been changed
   bool restarted_ = false;             // rebuilt from a record: members must find their way back first
   Time settle_at_ = Time::Never();
 
@@ -267,7 +276,11 @@ class Coordinator {
   Time recheck_ = Time::Never();
   bool paused_ = false;
   Time paused_at_;
-  std::map<std::pair<WorkerId, LeaseId>, std::vector<Metric>> reports_;
+  struct Reported {
+    Version base;
+    std::vector<Metric> metrics;
+  };
+  std::map<std::pair<WorkerId, LeaseId>, Reported> reports_;  // of contributions that may still be committed
   std::map<std::string, double> evaluation_;
   std::optional<WorkerId> evaluator_;
 

@@ -11,6 +11,7 @@ namespace everstep {
 
 void Coordinator::MaybeFormMap(Time now) {
   if (state_ != State::kGathering || servers_.size() < options_.spec.servers || !parameters_) return;
+  if (std::any_of(servers_.begin(), servers_.end(), [](const Server& s) { return s.peer == PeerId{}; })) return;
   std::vector<ServerEntry> entries;
   for (const Server& server : servers_) entries.push_back({server.id, server.incarnation, server.address});
   map_ = InitialMap({1}, *layout_, options_.spec.chunk_bytes, std::move(entries), options_.spec.replication);
@@ -36,11 +37,7 @@ void Coordinator::NewBallot(Time now, std::string why) {
 
 void Coordinator::OnConfigured(Time now, const Status& outcome) {
   if (!proposing_) return;
-  if (outcome.code() == Code::kStale) {
-    state_ = State::kDeposed;
-    log::Warning("another coordinator holds the configuration record (" + outcome.message() + "); this one stands down");
-    return;
-  }
+  if (outcome.code() == Code::kStale) return Depose(outcome.message());
   if (!outcome.ok()) {
     // Unknown whether it was written: the same change again finds out.
     proposal_ = Proposal{ballot_, {proposed_, options_.job, options_.holder, *map_, *parameters_, dataset_size_}};
@@ -50,12 +47,20 @@ void Coordinator::OnConfigured(Time now, const Status& outcome) {
   proposing_ = false;
   ballot_ = proposed_;
   map_->ballot = ballot_;
+  if (giving_up_) GiveUp(now);
+  if (state_ != State::kElecting) return;  // the job has failed meanwhile
   state_ = State::kRecovering;
   for (Server& server : servers_) {
     server.promise.reset();
     AskPromise(server);
   }
-  Reschedule(now);
+  Reschedule();
+}
+
+void Coordinator::Depose(std::string why) {
+  state_ = State::kDeposed;
+  next_tick_ = Time::Never();
+  log::Warning("another coordinator holds the configuration record (" + why + "); this one stands down");
 }
 
 void Coordinator::AskPromise(Server& server) { Send(server.peer, Promise{*map_, *parameters_}); }
@@ -159,8 +164,10 @@ void Coordinator::Settle(Time now) {
   restarted_ = false;
   for (const StagedEntry& entry : staged_) {
     const Contribution& c = entry.contribution;
+    Member* member = members_.Find(c.worker);
+    if (member == nullptr && !entry.whole) continue;  // nobody is there to bring the rest
     if (!ledger_->Adopt(c.lease).ok()) continue;
-    if (Member* member = members_.Find(c.worker)) {
+    if (member != nullptr) {
       member->work = Work{0, c.base, c.lease};
       member->claimed.reset();
     } else {
@@ -173,17 +180,15 @@ void Coordinator::Settle(Time now) {
     if (claimed.version == version_ && ledger_->Adopt(claimed.lease).ok()) member->work = claimed;
     member->claimed.reset();
   }
-  granted_count_ = 0;
+  granted_count_ = departed_.size();
   for (const Member* member : members_.All()) granted_count_ += member->work.has_value();
 }
 
 void Coordinator::Handle(Time, PeerId from, const StaleBallot& m) {
-  // A server is ahead of this coordinator. If its promise is to another ballot than ours, the record will tell; until
-  // then nothing is decided here without that server anyway.
+  // Ballots come from the record alone: whoever was promised a higher one than this coordinator ever won holds office now.
   const Server* server = FindServerByPeer(from);
-  if (server != nullptr && m.promised > ballot_) {
-    log::Debug("server " + server->name + " has promised ballot " + ToString(m.promised) + ", this is " + ToString(ballot_));
-  }
+  if (server == nullptr || m.promised <= ballot_) return;
+  Depose("server " + server->name + " has promised ballot " + ToString(m.promised) + ", this is " + ToString(ballot_));
 }
 
 }  // namespace everstep

@@ -54,13 +54,18 @@ void Coordinator::JoinServer(Time now, PeerId from, const Hello& m) {
     if (state_ == State::kRecovering && !server.promise) AskPromise(server);
     return;
   }
+  if (!map_) {
+    // Until there is a map nobody relies on a server: one that went away may be replaced.
+    std::erase_if(servers_, [](const Server& server) { return server.peer == PeerId{}; });
+  }
   if (map_ || servers_.size() >= options_.spec.servers) {
     return Refuse(now, from, m, {Code::kResourceExhausted, "the job has its " + std::to_string(options_.spec.servers) +
                                                    " servers already; set `servers` in the job file to use more"});
   }
-  const ServerId id{static_cast<uint32_t>(servers_.size())};
+  ServerId id;
+  while (FindServer(id) != nullptr) ++id.value;
   const std::string name = m.name.empty() ? "ps" + ToString(id) : m.name;
-  servers_.push_back({id, m.incarnation, name, m.address, from, now, {}});
+  servers_.push_back({id, m.incarnation, name, m.address, from, now, now, {}});
   Note(now, "server-joined", name, m.address);
   Send(from, Welcome{options_.spec, id, version_, map_});
   MaybeFormMap(now);
@@ -133,14 +138,16 @@ void Coordinator::Handle(Time now, PeerId from, const Ready& m) {
   Member* member = members_.Find(m.worker);
   if (member == nullptr) return Send(from, Fenced{m.worker, "it is not a member"});
   member->last_seen = now;
-  if (m.void_lease != LeaseId{} && member->work && member->work->lease.id == m.void_lease) ReturnWork(&member->work);
+  for (std::optional<Work>* work : {&member->work, &member->next}) {
+    if (m.void_lease != LeaseId{} && *work && (*work)->lease.id == m.void_lease) ReturnWork(work);
+  }
   if (member->ready) return;
   member->ready = true;
   member->progress_at = now;
   Note(now, "worker-ready", Label(*member), "has version " + ToString(m.version));
 }
 
-void Coordinator::Handle(Time now, PeerId from, const Heartbeat& m) {
+void Coordinator::Handle(Time now, PeerId from, const Heartbeat& m, Ballot map) {
   if (m.worker == WorkerId{}) {
     if (state_ == State::kFinished) Send(from, Finish{version_, false});
     if (state_ == State::kFailed) Send(from, JobFailed{failure_->code(), failure_->message()});
@@ -152,14 +159,15 @@ void Coordinator::Handle(Time now, PeerId from, const Heartbeat& m) {
   if (m.progress != member->progress || m.phase != member->phase) member->progress_at = now;
   member->progress = m.progress;
   member->phase = m.phase;
-  RepeatWhatWasLost(*member, m.grant);
+  RepeatWhatWasLost(*member, m.grant, map);
   Send(from, HeartbeatAck{});
 }
 
 // Links do not lose messages while they live, but a worker may have changed links: what it must know is said again.
-void Coordinator::RepeatWhatWasLost(const Member& member, uint64_t seen_grant) {
+void Coordinator::RepeatWhatWasLost(const Member& member, uint64_t seen_grant, Ballot seen_map) {
   if (state_ == State::kFailed) return Send(member.peer, JobFailed{failure_->code(), failure_->message()});
   if (state_ == State::kFinished) return Send(member.peer, Finish{version_, evaluator_ == member.id});
+  if (seen_map < ballot_ && (state_ == State::kOpen || state_ == State::kSealed)) Send(member.peer, MapUpdate{*map_});
   const std::optional<Work>& newest = member.next ? member.next : member.work;
   if (newest && newest->number > seen_grant) {
     Send(member.peer, everstep::Grant{member.id, newest->number, newest->version, newest->lease});
@@ -174,7 +182,8 @@ void Coordinator::Handle(Time now, PeerId, const Report& m) {
     for (const Metric& metric : m.metrics) evaluation_[metric.name] = metric.value;
     return;
   }
-  if (reports_.size() < limits::kMaxSlots) reports_[{m.worker, m.lease}] = m.metrics;
+  if (m.base > Next(version_)) return;
+  if (reports_.size() < limits::kMaxSlots) reports_[{m.worker, m.lease}] = {m.base, m.metrics};
 }
 
 void Coordinator::Handle(Time now, PeerId from, const Leave& m) {
@@ -192,10 +201,7 @@ void Coordinator::RemoveMember(Time now, WorkerId id, std::string kind, std::str
   Note(now, std::move(kind), Label(member), std::move(detail));
   if (member.work) {
     // A contribution that is whole stays: it is in the step on every shard or on none, whatever becomes of its worker.
-    bool whole = false;
-    for (const StagedEntry& entry : staged_) {
-      whole |= entry.whole && entry.contribution.worker == id && entry.contribution.lease.id == member.work->lease.id;
-    }
+    const bool whole = IsWhole(id, member.work->lease.id);
     const bool sealed = sealed_ && std::any_of(sealed_->seal.contributors.begin(), sealed_->seal.contributors.end(),
                                                [&](const Contribution& c) { return c.worker == id; });
     if (whole || sealed) {
@@ -211,6 +217,12 @@ void Coordinator::RemoveMember(Time now, WorkerId id, std::string kind, std::str
   }
 }
 
+bool Coordinator::IsWhole(WorkerId worker, LeaseId lease) const {
+  return std::any_of(staged_.begin(), staged_.end(), [&](const StagedEntry& entry) {
+    return entry.whole && entry.contribution.worker == worker && entry.contribution.lease.id == lease;
+  });
+}
+
 void Coordinator::FenceMember(Time now, WorkerId id, std::string why) {
   const PeerId peer = members_.Find(id)->peer;
   Send(peer, Fenced{id, why});
@@ -224,26 +236,43 @@ void Coordinator::ExpireMembers(Time now) {
       FenceMember(now, member->id, "nothing was heard of it for " + std::to_string(static_cast<int>(Milliseconds(job.lease()))) + " ms");
       continue;
     }
-    // A process that lives and does not move holds up everybody else; a slow one says that it moves.
-    if (member->work && now - member->progress_at > job.progress_deadline() && now - granted_at_ > job.progress_deadline()) {
+    // A process that lives and does not move holds up everybody else; a slow one says that it moves, and one whose
+    // contribution is whole waits like the others.
+    const bool holds_up = state_ == State::kOpen && member->work && !IsWhole(member->id, member->work->lease.id);
+    if (holds_up && now - member->progress_at > job.progress_deadline() && now - granted_at_ > job.progress_deadline()) {
       FenceMember(now, member->id, "it made no progress for " + std::to_string(static_cast<int>(Seconds(job.progress_deadline()))) + " s");
     }
   }
 }
 
 void Coordinator::ExpireServers(Time now) {
-  if (state_ == State::kGathering || state_ == State::kFinished || state_ == State::kFailed) return;
-  for (const Server& server : servers_) {
-    const Duration silence = now - server.last_seen;
-    // A server that is only silent may be frozen and come back: without a replica there is nothing better than to wait
-    // for it. One whose link is closed and that does not come back within a lease is gone, and its chunks with it.
-    // After the coordinator's own death everybody must first find the new one: that may take the whole timeout.
-    const Duration patience = state_ == State::kRecovering ? options_.spec.timeout : options_.spec.lease();
-    if (server.peer != PeerId{} || silence <= patience) continue;
-    return Fail(now, {Code::kFailed, "server " + server.name + " at " + server.address +
-                                         " is gone, and with replication 1 its part of the parameters too; step " +
-                                         ToString(version_) + " was the last committed version"});
+  if (state_ == State::kGathering || state_ == State::kFinished || state_ == State::kFailed || giving_up_) return;
+  if (const Server* lost = LostServer(now); lost != nullptr) {
+    // Only who holds the record may end the job for everybody; changing it finds out.
+    giving_up_ = true;
+    if (!proposing_) NewBallot(now, "server " + lost->name + " is lost; before the job is given up");
   }
+}
+
+// A server that is only silent may be frozen and come back: without a replica there is nothing better than to wait for
+// it, as long as anybody waits for anything. One whose link is closed and that does not come back within a lease is gone,
+// and its chunks with it. After the coordinator's own death everybody must first find the new one.
+const Coordinator::Server* Coordinator::LostServer(Time now) const {
+  for (const Server& server : servers_) {
+    const bool linked = server.peer != PeerId{};
+    const Duration patience = linked || restarted_ ? options_.spec.timeout : options_.spec.lease();
+    if (now - (linked ? server.last_seen : server.down_since) > patience) return &server;
+  }
+  return nullptr;
+}
+
+void Coordinator::GiveUp(Time now) {
+  giving_up_ = false;
+  const Server* lost = LostServer(now);
+  if (lost == nullptr) return;  // it came back meanwhile
+  Fail(now, {Code::kFailed, "server " + lost->name + " at " + lost->address +
+                                " is gone, and with replication 1 its part of the parameters too; step " +
+                                ToString(version_) + " was the last committed version"});
 }
 
 }  // namespace everstep

@@ -50,8 +50,10 @@ void Coordinator::UpdatePaused(Time now) {
   counters_.paused += now - paused_at_;
   Note(now, "resumed", options_.spec.name, counts);
   // The step goes on where it stopped; whoever came meanwhile takes part in it.
-  if (options_.spec.mode == Mode::kSync) {
-    GrantIdle(now, std::max<uint64_t>(1, options_.spec.batch / std::max<size_t>(1, members_.ready_count())));
+  bool begun = DepartedWhole() > 0;
+  for (const Member* member : members_.All()) begun |= member->work.has_value();
+  if (options_.spec.mode == Mode::kSync && begun) {
+    GrantIdle(now, SamplesEach());
   }
 }
 
@@ -77,16 +79,27 @@ void Coordinator::GrantInitialisation(Time now) {
 
 void Coordinator::GrantStep(Time now) {
   if (options_.spec.mode != Mode::kSync) return GrantIdle(now, options_.spec.batch);
-  if (DepartedWhole() > 0) return;
   const std::vector<Member*> ready = members_.ReadyMembers();
-  for (const Member* member : ready) {
-    if (member->work) return;  // the step has its members; whoever is ready now joins at the next boundary
-  }
+  // The step has its members; whoever is ready now joins at the next boundary.
+  const bool begun = DepartedWhole() > 0 || std::any_of(ready.begin(), ready.end(), [](const Member* m) { return m->work.has_value(); });
+  if (begun) return FillStep(now);
   const uint64_t total = std::min(options_.spec.batch, ledger_->Free());
   granted_count_ = 0;
   for (size_t i = 0; i < ready.size(); ++i) {
     if (GrantTo(now, *ready[i], Share(total, ready.size(), i), false)) ++granted_count_;
   }
+}
+
+// A step that lost so many of its members that it would be made of fewer than the minimum gets others.
+void Coordinator::FillStep(Time now) {
+  const size_t able = Candidates().size() + refused_.size();
+  if (able >= std::min<size_t>(granted_count_, options_.spec.min_workers)) return;
+  granted_count_ = able;
+  GrantIdle(now, SamplesEach());
+}
+
+uint64_t Coordinator::SamplesEach() const {
+  return std::max<uint64_t>(1, options_.spec.batch / std::max<size_t>(1, members_.ready_count()));
 }
 
 void Coordinator::GrantIdle(Time now, uint64_t samples_each) {
@@ -166,7 +179,7 @@ std::vector<Candidate> Coordinator::Candidates() {
 // ---- Sealing ----
 
 bool Coordinator::MaybeSeal(Time now) {
-  SealView view{now, version_, members_.ready_count(), granted_count_, Candidates()};
+  SealView view{now, version_, members_.ready_count(), granted_count_, refused_.size(), Candidates()};
   const SealDecision decision = DecideSeal(options_.spec, view);
   recheck_ = decision.recheck;
   if (decision.chosen.empty()) return false;
@@ -192,6 +205,7 @@ std::vector<Contribution> Coordinator::DropVoid(Time now, std::vector<Contributi
       continue;
     }
     ++counters_.void_leases;
+    ledger_->Return(c.lease);  // what of it is not consumed must be lent again, or the epoch never ends
     RefuseContribution(now, c, fine.code(), fine.message());
   }
   return good;
@@ -352,7 +366,7 @@ CommitRecord Coordinator::Record(Time now, const Seal& seal, double scale) {
     const auto report = reports_.find({c.worker, c.lease.id});
     if (report == reports_.end()) continue;
     const double samples = dataset_size_ > 0 ? static_cast<double>(c.lease.samples()) : 1;
-    for (const Metric& metric : report->second) {
+    for (const Metric& metric : report->second.metrics) {
       record.metrics[metric.name] += metric.value * samples;
       weight[metric.name] += samples;
     }
@@ -404,6 +418,8 @@ void Coordinator::DropOldStaged() {
     ledger_->Return(it->second);
     it = departed_.erase(it);
   }
+  std::erase_if(reports_, [&](const auto& r) { return r.second.base.value + allowed < version_.value; });
+  std::erase_if(refused_, [&](const auto& r) { return !kept.contains(r.second); });
 }
 
 // Moves the members' work on: what the seal held is done, what was given ahead is current now.
@@ -413,7 +429,7 @@ void Coordinator::CommitWork(const Seal& seal) {
     reports_.erase({c.worker, c.lease.id});
     Member* member = members_.Find(c.worker);
     if (member == nullptr) continue;
-    ++member->clock;
+    if (seal.id.step.value > 0) ++member->clock;  // initial values put nobody ahead
     member->samples += c.lease.samples();
     members_.Contributed(member->name);
     if (Equal(member->work, c)) member->work.reset();

@@ -26,11 +26,13 @@ SealDecision DecideSync(const JobSpec& job, const SealView& view) {
   const bool minimum = view.ready_members + departed >= job.min_workers || EVERSTEP_PLANTED("ignore-minimum");
   decision.paused = !minimum;
   if (whole == 0 || !minimum) return decision;
+  if (whole + view.refused < std::min<size_t>(view.granted, job.min_workers) && !EVERSTEP_PLANTED("ignore-minimum") &&
+      !EVERSTEP_PLANTED("seal-early")) {
+    return decision;
+  }
   if (!all && !EVERSTEP_PLANTED("seal-early")) {
-    const auto granted = std::max<size_t>(view.granted, 1);
-    const auto needed = static_cast<size_t>(std::ceil(job.quorum * static_cast<double>(granted) - 1e-9));
-    const size_t least = std::min<size_t>(granted, job.min_workers);
-    if (whole < std::max(needed, least)) return decision;
+    const auto granted = static_cast<double>(std::max<size_t>(view.granted, 1));
+    if (job.quorum >= 1 || whole + view.refused < static_cast<size_t>(std::ceil(job.quorum * granted - 1e-9))) return decision;
     const Time due = first_whole + job.grace;
     if (view.now < due) {
       decision.recheck = due;
@@ -46,7 +48,9 @@ SealDecision DecideSync(const JobSpec& job, const SealView& view) {
 // Asynchronous modes take whole contributions one by one, first come first served.
 SealDecision DecideOneByOne(const JobSpec& job, const SealView& view) {
   SealDecision decision;
-  decision.paused = view.ready_members < job.min_workers;
+  size_t departed = 0;
+  for (const Candidate& c : view.candidates) departed += c.whole && !c.live;
+  decision.paused = view.ready_members + departed < job.min_workers;
   if (decision.paused) return decision;
   std::optional<size_t> first;
   for (size_t i = 0; i < view.candidates.size(); ++i) {

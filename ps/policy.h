@@ -27,7 +27,8 @@ struct SealView {
   Time now;
   Version step;
   size_t ready_members = 0;
-  size_t granted = 0;                // members that were given work for this step, when it was given (sync)
+  size_t granted = 0;                // members that were given work for this step (sync)
+  size_t refused = 0;                // contributions to this step that were refused: they count as made (sync)
   std::vector<Candidate> candidates; // refused and void ones left out
 };
 

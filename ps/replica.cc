@@ -186,9 +186,13 @@ void Replica::Handle(PeerId from, const Push& m, Buffer payload) {
     return RefusePush(from, m, std::move(fine));
   }
   const Contribution& c = m.contribution;
-  SlotKey key{c.worker, c.base, c.base_digest, c.lease.id};
+  SlotKey key = KeyOf(c);
   if (EVERSTEP_PLANTED("slot-by-name")) key = {c.worker, c.base, {}, {}};
   auto it = slots_.find(key);
+  if (done_.contains(key)) {
+    ++counters_.duplicate_pushes;
+    return;
+  }
   if (it == slots_.end()) {
     if (slots_.size() >= limits::kMaxSlots) return RefusePush(from, m, {Code::kResourceExhausted, "too many contributions are staged here"});
     it = slots_.emplace(key, Slot{c, {}, 0}).first;
@@ -235,7 +239,7 @@ void Replica::StartSum(const Seal& seal) {
   SumWork work{seal.id, primary_chunks_, {}, seal.weights};
   std::vector<const Slot*> slots;
   for (const Contribution& c : seal.contributors) {
-    SlotKey key{c.worker, c.base, c.base_digest, c.lease.id};
+    SlotKey key = KeyOf(c);
     if (EVERSTEP_PLANTED("slot-by-name")) key = {c.worker, c.base, {}, {}};
     const auto it = slots_.find(key);
     if (!primary_chunks_.empty() && (it == slots_.end() || !Whole(it->second))) {
@@ -360,6 +364,8 @@ void Replica::Publish(Version version, Digest digest, std::map<ChunkId, Buffer> 
 }
 
 void Replica::DropSlotsAfter(const Seal& applied) {
+  for (const Contribution& c : applied.contributors) done_.insert(KeyOf(c));
+  std::erase_if(done_, [&](const SlotKey& key) { return !history_.contains(std::get<Version>(key)); });
   std::erase_if(slots_, [&](const auto& entry) {
     const Contribution& c = entry.second.contribution;
     if (EVERSTEP_PLANTED("keep-slots")) return false;
@@ -388,17 +394,9 @@ void Replica::Handle(PeerId from, const Pull& m) {
     if (chunk.value >= layout_->size()) return Send(from, PullRefused{Code::kCorrupt, version_, "the model has no such chunk"});
     if (!map_->IsPrimary(id_, chunk)) return Send(from, WrongShard{*map_});
   }
-  if (m.pending && m.pending->base == version_) {
-    // The worker believes that its contribution is here. Say which parts are not (lost with a link that broke).
-    const Contribution& c = *m.pending;
-    const auto it = slots_.find({c.worker, c.base, c.base_digest, c.lease.id});
-    Missing missing{c, {}};
-    for (ChunkId chunk : primary_chunks_) {
-      if (it == slots_.end() || !it->second.chunks.contains(chunk)) missing.chunks.push_back(chunk);
-    }
-    if (!missing.chunks.empty()) Send(from, std::move(missing));
-  }
-  std::erase_if(waiting_, [&](const WaitingPull& w) { return w.peer == from && w.pull.worker == m.worker; });
+  if (m.pending && !done_.contains(KeyOf(*m.pending))) AnswerPending(from, *m.pending);
+  // One a link: what an earlier life of the worker waited for there is void.
+  std::erase_if(waiting_, [&](const WaitingPull& w) { return w.peer == from; });
   if (m.at_least <= version_) {
     const Published* published = m.exact ? Find(m.at_least) : &published_.back();
     if (published != nullptr) return AnswerPull(from, m, *published);
@@ -408,6 +406,22 @@ void Replica::Handle(PeerId from, const Pull& m) {
     return Send(from, PullRefused{Code::kResourceExhausted, version_, "too many readers wait here"});
   }
   waiting_.push_back({from, m});
+}
+
+// The worker believes that its contribution is here. Says which parts are not (lost with a link that broke), or that it
+// became too old before it was whole; in step with the others the next version says the latter.
+void Replica::AnswerPending(PeerId to, const Contribution& c) {
+  if (c.base > version_) return;
+  if (!history_.contains(c.base)) {
+    if (job_->mode == Mode::kSync) return;
+    return Send(to, PushRefused{c, {}, Code::kStale, version_, "it became too old before all of it was here"});
+  }
+  const auto it = slots_.find(KeyOf(c));
+  Missing missing{c, {}};
+  for (ChunkId chunk : primary_chunks_) {
+    if (it == slots_.end() || !it->second.chunks.contains(chunk)) missing.chunks.push_back(chunk);
+  }
+  if (!missing.chunks.empty()) Send(to, std::move(missing));
 }
 
 void Replica::AnswerPull(PeerId to, const Pull& pull, const Published& published) {

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -140,9 +141,11 @@ class Replica {
   void Handle(PeerId from, const Pull& m);
 
   Status CheckPush(const Push& push, const Buffer& payload) const;
+  static SlotKey KeyOf(const Contribution& c) { return {c.worker, c.base, c.base_digest, c.lease.id}; }
   bool Whole(const Slot& slot) const { return slot.chunks.size() == primary_chunks_.size(); }
   void Announce(const Slot& slot);
   void RefusePush(PeerId to, const Push& push, Status why);
+  void AnswerPending(PeerId to, const Contribution& c);
   void AnswerPull(PeerId to, const Pull& pull, const Published& published);
   void AnswerWaitingPulls();
   const Published* Find(Version version) const;
@@ -181,6 +184,7 @@ class Replica {
   std::deque<Published> published_;      // newest last; bounded by the job's mode
   std::map<Version, Digest> history_;    // digests of the versions that a contribution may be based on
   std::map<SlotKey, Slot> slots_;
+  std::set<SlotKey> done_;               // committed contributions that could still be pushed once more
   std::optional<Seal> summing_;
   bool collapsed_ = false;               // of the seal being summed
   std::optional<Record> prepared_;

@@ -106,7 +106,8 @@ void Session::SendHello(Time now) {
   hello.dataset_size = options_.dataset_size;
   if (ready_ && held_.value > 0) {
     hello.version = held_;
-    if (flight_) hello.lease = flight_->contribution.lease;
+    // Of an older version it is of no use any more, and whoever claims a lease is waited for.
+    if (flight_ && flight_->contribution.base == held_) hello.lease = flight_->contribution.lease;
   }
   hello_at_ = now;
   Send(coordinator_.peer, std::move(hello));
@@ -124,6 +125,7 @@ void Session::Handle(Time now, const Envelope& envelope, const Welcome& m) {
   join_version_ = m.version;
   next_heartbeat_ = now;
   if (m.map) AdoptMap(now, *m.map);
+  if (ready_) SendReady();  // this coordinator may be another one
 }
 
 void Session::Handle(Time, const Refused& m) {
@@ -133,6 +135,7 @@ void Session::Handle(Time, const Refused& m) {
 
 void Session::AdoptMap(Time now, const ShardMap& map) {
   if (map_ && map.ballot < map_->ballot) return;
+  if (Status valid = Validate(options_.spec, map.chunk_bytes); !valid.ok()) return Fail(std::move(valid));
   auto layout = layout_ ? layout_ : ChunkLayout::Make(options_.spec, map.chunk_bytes);
   if (map.spec_hash != layout->spec().hash() || !Validate(map, *layout).ok()) {
     return Fail({Code::kWrongSpec, "the servers' map is of another model than this worker's"});
@@ -177,6 +180,7 @@ void Session::Rejoin(Time now, std::string why) {
   DropContribution();
   grant_.reset();
   used_grant_ = 0;
+  voided_ = {};
   ready_ = false;
   welcomed_ = false;
   if (coordinator_.peer != PeerId{}) SendHello(now);
@@ -215,6 +219,7 @@ void Session::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer 
 void Session::Handle(Time, const everstep::Grant& m) {
   if (m.worker != id_ || (grant_ && m.number <= grant_->number)) return;
   grant_ = m;
+  voided_ = {};
   // Newer work means that the old is decided: sealed, or given to somebody else. What was contributed is kept until the
   // next version is here all the same, because a seal may still be dropped (rule R14).
   // Work for the same version means that the old contribution is void.
@@ -240,7 +245,7 @@ void Session::Handle(Time, const PushRefused& m) {
   const bool newer = grant_ && grant_->number > used_grant_;
   ++stats_.dropped;
   DropContribution();
-  if (!newer) SendReady(lease);
+  if (!newer) GiveBack(lease);
 }
 
 void Session::Handle(Time, const Missing& m) {
@@ -340,7 +345,7 @@ void Session::CheckArrival(Time now) {
 // ---- Contributing ----
 
 std::optional<Session::StepWork> Session::TakeStep(Time) {
-  if (Over() || leaving_ || finish_ || !grant_ || grant_->number <= used_grant_) return std::nullopt;
+  if (Over() || leaving_ || finish_ || !map_ || !grant_ || grant_->number <= used_grant_) return std::nullopt;
   if (held_ < grant_->version || (flight_ && held_ <= flight_->contribution.base)) return std::nullopt;
   if (flight_ && !flight_->committed) return std::nullopt;
   const bool initialise = grant_->version.value == 0;
@@ -387,7 +392,7 @@ void Session::AbandonStep(Time, uint64_t serial) {
   if (!flight_ || flight_->serial != serial || flight_->committed) return;
   const LeaseId lease = flight_->contribution.lease.id;
   DropContribution();
-  if (!leaving_) SendReady(lease);
+  if (!leaving_) GiveBack(lease);
 }
 
 void Session::DropContribution() { flight_.reset(); }
@@ -398,11 +403,17 @@ void Session::ReportEvaluation(std::vector<Metric> metrics) {
 
 // ---- Going on ----
 
-void Session::SendReady(LeaseId void_lease) { Send(coordinator_.peer, Ready{id_, held_, void_lease}); }
+void Session::SendReady() { Send(coordinator_.peer, Ready{id_, held_, voided_}); }
+
+// The lease will not be used; said with every heartbeat until other work comes.
+void Session::GiveBack(LeaseId lease) {
+  voided_ = lease;
+  SendReady();
+}
 
 void Session::SendHeartbeat(Time now) {
   Send(coordinator_.peer, Heartbeat{id_, phase_, progress_, grant_ ? grant_->number : 0});
-  if (ready_ && !grant_) SendReady();  // the first one may have been lost
+  if (ready_ && (!grant_ || voided_ != LeaseId{})) SendReady();  // the first one may have been lost
   next_heartbeat_ = now + job_->heartbeat();
 }
 

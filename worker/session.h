@@ -83,6 +83,7 @@ class Session {
   std::vector<PeerId> TakeClosings() { return std::exchange(closings_, {}); }
 
   const std::optional<Status>& failure() const { return failure_; }
+  bool leaving() const { return leaving_; }
   bool left() const { return left_; }
   // The job is complete and its last version is here (TakeFinal).
   bool finished() const { return finish_ && held_ >= finish_->version; }
@@ -145,7 +146,8 @@ class Session {
   void OpenWhatIsDown(Time now);
   void AdoptMap(Time now, const ShardMap& map);
   void SendHello(Time now);
-  void SendReady(LeaseId void_lease = {});
+  void SendReady();
+  void GiveBack(LeaseId lease);
   void SendHeartbeat(Time now);
   void Rejoin(Time now, std::string why);
   Version Wanted() const;
@@ -184,6 +186,7 @@ class Session {
 
   bool ready_ = false;             // told the coordinator that we may be given work
   std::optional<everstep::Grant> grant_;  // newest
+  LeaseId voided_;                 // given back, and no other work has come since
   uint64_t used_grant_ = 0;        // number of the one the user works on or has finished
   std::optional<InFlight> flight_;
   uint64_t next_serial_ = 1;
