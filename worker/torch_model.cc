@@ -212,6 +212,11 @@ struct TorchModel::Impl {
       if (trainable) entry.accumulator = torch::autograd::impl::grad_accumulator(entry.tensor);
     }
     if (status.ok()) status = Validate(spec);
+    const auto trains = [](const Entry& entry) { return entry.accumulator && entry.tensor.numel() > 0; };
+    if (status.ok() && std::none_of(entries.begin(), entries.end(), trains)) {
+      status =
+          Status(Code::kInvalidArgument, "no parameter of the module has requires_grad; there is nothing to train");
+    }
     watch = std::make_shared<Watch>(entries.size());
   }
 

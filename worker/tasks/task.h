@@ -19,10 +19,10 @@
 namespace everstep {
 
 struct TaskOptions {
-  std::vector<std::string> data;  // files or a folder, as the task wants them; empty: its default
-  std::string module;             // task script: the TorchScript file
-  uint64_t limit = 0;             // use at most so many samples (and so many held-out ones); 0: all
-  uint64_t seed = 1;              // of the initial values
+  std::vector<std::string> data = {};  // files or a folder, as the task wants them; empty: its default
+  std::string module = {};             // task script: the TorchScript file
+  uint64_t limit = 0;                  // use at most so many samples (and so many held-out ones); 0: all
+  uint64_t seed = 1;                   // of the initial values
 };
 
 class Task {
