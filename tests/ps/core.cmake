@@ -1,0 +1,17 @@
+# Tests of the pure cores in ps/, included by tests/ps/CMakeLists.txt.
+everstep_test(core_tests
+  SOURCES
+    ${CMAKE_CURRENT_LIST_DIR}/config_record_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/coordinator_failure_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/coordinator_join_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/coordinator_modes_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/coordinator_recovery_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/coordinator_step_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/coordinator_testing.cc
+    ${CMAKE_CURRENT_LIST_DIR}/ledger_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/membership_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/policy_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/replica_pull_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/replica_push_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/replica_step_test.cc
+  DEPS everstep_core everstep_config everstep_schema everstep_base LABELS unit)
