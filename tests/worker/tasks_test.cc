@@ -138,7 +138,7 @@ TEST_F(TasksTest, CharTransformerLearns) {
   Write(dir_ / "text", text);
   const auto task = Make("char-transformer", {.data = {dir_ / "text"}});
   EXPECT_EQ(task->dataset_size(), (text.size() - text.size() / 10 - 1) / 64);
-  const auto [before, after] = Train(*task, 8, 0.5f);
+  const auto [before, after] = Train(*task, 8, 0.1f);
   EXPECT_NEAR(before, std::log(256), 1.5);
   EXPECT_LT(after, 0.8 * before);
   int alive = 0;
@@ -147,13 +147,11 @@ TEST_F(TasksTest, CharTransformerLearns) {
   EXPECT_NEAR(Value(metrics, "perplexity"), std::exp(Value(metrics, "loss")), 1e-6);
 }
 
-TEST_F(TasksTest, CharTransformerNeverLooksAhead) {
-  // Two texts that differ in the last byte of the only window's targets: all gradients but the last target's agree, so
-  // the loss differs; texts that agree in what is read and predicted give the same loss.
+TEST_F(TasksTest, CharTransformersSamplesAreTheWindowsOfTheText) {
   std::string text(650, 'a');
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>('a' + i * 7 % 26);
   Write(dir_ / "one", text);
-  text[65] = '#';  // the first byte of the second window's targets
+  text[65] = '#';  // in the second window, and the first byte after what the first one reads and predicts
   Write(dir_ / "two", text);
   const auto one = Make("char-transformer", {.data = {dir_ / "one"}});
   const auto two = Make("char-transformer", {.data = {dir_ / "two"}});
