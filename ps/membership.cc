@@ -40,7 +40,7 @@ Member& Membership::Add(Time now, const Hello& hello, PeerId peer) {
   member.peer = peer;
   member.order = next_order_++;
   member.joined_at = member.last_seen = member.progress_at = now;
-  if (arrivals_.size() < kMaxTrackedNames || arrivals_.contains(hello.name)) {
+  if (!hello.name.empty() && (arrivals_.size() < kMaxTrackedNames || arrivals_.contains(hello.name))) {
     auto& times = arrivals_[hello.name];
     times.push_back(now);
     while (times.size() > kFlapArrivals) times.pop_front();
