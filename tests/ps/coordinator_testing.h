@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "ps/coordinator.h"
-#include "tests/ps/mailbox.h"
+#include "tests/support/mailbox.h"
 
 namespace everstep::test {
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "ps/replica.h"
-#include "tests/ps/mailbox.h"
+#include "tests/support/mailbox.h"
 
 namespace everstep::test {
 

@@ -1,4 +1,4 @@
-// What a core wants sent, sorted by receiver and kind, for tests that drive one core by hand.
+// What a core wants sent, kept until the test takes it by receiver and kind: for tests that drive one core by hand.
 #pragma once
 
 #include <deque>
