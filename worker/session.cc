@@ -275,10 +275,11 @@ void Session::PullFrom(Time now, ServerId server, Link& link) {
   const std::vector<ChunkId> mine = map_->PrimaryChunks(server);
   for (ChunkId chunk : mine) {
     const auto it = incoming_.find(chunk);
-    if (it == incoming_.end() || it->second.version < pulling_) pull.chunks.push_back(chunk);
+    if (pulling_ > held_ && (it == incoming_.end() || it->second.version < pulling_)) pull.chunks.push_back(chunk);
   }
   const bool waiting = flight_ && flight_->committed;
   if (pull.chunks.empty() && !waiting) return;
+  if (pull.chunks.empty()) pull.chunks.push_back(mine.front());  // the question is what it lacks of ours
   if (waiting) pull.pending = flight_->contribution;
   if (pull.chunks.size() == mine.size()) pull.chunks.clear();  // "all" is shorter
   link.pulled_at = now;
@@ -306,7 +307,7 @@ void Session::Handle(Time now, const ChunkData& m, Buffer payload) {
   if (!layout_ || m.chunk.value >= layout_->size() || payload.size() != layout_->chunk(m.chunk).bytes) {
     return Fail({Code::kCorrupt, "a server sent a chunk that the model does not have"});
   }
-  if (m.version <= held_) return;
+  if (m.version <= held_ || m.version < pulling_) return;  // a late double, of no use any more
   const auto it = incoming_.find(m.chunk);
   if (it != incoming_.end() && it->second.version >= m.version) return;
   incoming_[m.chunk] = {m.version, m.digest, std::move(payload)};
