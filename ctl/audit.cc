@@ -340,8 +340,8 @@ void CompareWithReport(const json& report, Audit* audit) {
                              Printable(found));
   };
   const auto count = [&](const char* key) {
-    const json& value = At(report, key);
-    return value.is_number_unsigned() ? Str(value.get<uint64_t>()) : std::string("nothing");
+    const uint64_t value = Count(report, key, UINT64_MAX);
+    return value == UINT64_MAX ? std::string("nothing") : Str(value);
   };
   differs("uid", Text(report, "uid"), audit->uid);
   differs("steps_committed", count("steps_committed"), Str(audit->steps_committed));

@@ -29,11 +29,11 @@ std::optional<double> FirstContribution(const std::vector<CommitTime>& commits, 
   return std::nullopt;
 }
 
-// The longest time without a commit that touches [from, to].
+// The longest time without a commit of which a part lies in [from, to].
 double LongestPause(const std::vector<CommitTime>& commits, double from, double to) {
   double longest = 0;
   for (size_t i = 1; i < commits.size(); ++i) {
-    if (commits[i].at_ms >= from && commits[i - 1].at_ms <= to)
+    if (commits[i].at_ms > from && commits[i - 1].at_ms < to)
       longest = std::max(longest, commits[i].at_ms - commits[i - 1].at_ms);
   }
   return longest;
@@ -98,7 +98,13 @@ json DemoReport(const DemoNotes& notes, const json& report, const Audit& audit,
   for (const DoneAct& act : notes.acts) acts.push_back(ActJson(act, notes.started_ms, events, commits));
   const double first = commits.empty() ? notes.ready_ms : commits.front().at_ms;
   const double last = commits.empty() ? first : commits.back().at_ms;
-  const double reported = Number(report, "ended_ms", last);
+  // The evaluating worker leaves last; after that the servers wait a while for latecomers.
+  double evaluated = last;
+  if (events.is_array()) {
+    for (const json& event : events) {
+      if (Text(event, "kind") == "worker-left") evaluated = std::max(evaluated, Number(event, "at_ms"));
+    }
+  }
   const json& time = At(report, "time");
   const json& counters = At(report, "counters");
   const auto expected_losses = std::count_if(notes.acts.begin(), notes.acts.end(), [](const DoneAct& a) {
@@ -122,8 +128,8 @@ json DemoReport(const DemoNotes& notes, const json& report, const Audit& audit,
           {"phases",
            {{"starting_ms", Tenths(first - notes.started_ms)},
             {"training_ms", Tenths(last - first)},
-            {"evaluating_ms", Tenths(std::max(0.0, reported - last))},
-            {"ending_ms", Tenths(std::max(0.0, notes.ended_ms - std::max(reported, last)))},
+            {"evaluating_ms", Tenths(evaluated - last)},
+            {"ending_ms", Tenths(std::max(0.0, notes.ended_ms - evaluated))},
             {"total_ms", Tenths(notes.ended_ms - notes.started_ms)}}},
           {"processes", notes.processes}};
 }

@@ -29,7 +29,8 @@ inline double Number(const json& object, const char* key, double fallback = 0) {
 
 inline uint64_t Count(const json& object, const char* key, uint64_t fallback = 0) {
   const json& value = At(object, key);
-  return value.is_number_unsigned() ? value.get<uint64_t>() : fallback;
+  const bool whole = value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0);
+  return whole ? value.get<uint64_t>() : fallback;
 }
 
 inline std::string Text(const json& object, const char* key, std::string fallback = {}) {
