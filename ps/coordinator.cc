@@ -4,6 +4,7 @@
 
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/plant.h"
 #include "base/random.h"
 
 namespace everstep {
@@ -48,6 +49,7 @@ Coordinator::Coordinator(Time now, Options options)
 
 void Coordinator::OnMessage(Time now, PeerId from, const Envelope& envelope) {
   if (state_ == State::kDeposed) return;
+  if (EVERSTEP_PLANTED("messages-put-off-ticks")) next_beat_ = now + options_.spec.heartbeat() / 2;
   if (const auto* hello = std::get_if<Hello>(&envelope.body)) {
     Handle(now, from, envelope.job, *hello);
     return Reschedule();
@@ -104,6 +106,7 @@ void Coordinator::Reschedule() {
 
 // Everything that was said and not answered is said again (rule R18); every handler is idempotent.
 void Coordinator::Retransmit() {
+  if (EVERSTEP_PLANTED("never-retransmit")) return;
   if (state_ == State::kRecovering) {
     for (Server& server : servers_) {
       if (!server.promise) AskPromise(server);

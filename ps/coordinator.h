@@ -224,6 +224,7 @@ class Coordinator {
   void RefuseContribution(Time now, const Contribution& c, Code code, std::string why);
   void CommitWork(const Seal& seal);
   void DropOldStaged();
+  void RememberDone(const Seal& seal);
   void Handle(Time now, PeerId from, const Prepared& m);
   void Handle(Time now, PeerId from, const NonFinite& m);
   void Handle(Time now, PeerId from, const Applied& m);
@@ -261,6 +262,7 @@ class Coordinator {
   Version version_;
   Digest digest_;
   std::vector<StagedEntry> staged_;
+  std::map<std::pair<WorkerId, LeaseId>, Version> done_;  // committed; announcements of them may still come. With their base
   std::set<std::pair<WorkerId, LeaseId>> refused_;  // of this step: non-finite or void
   std::map<uint64_t, uint32_t> refusals_at_;        // first leased position -> refusals, in this epoch
   std::optional<Sealed> sealed_;

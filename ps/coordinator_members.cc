@@ -1,6 +1,7 @@
 // Coordinator: who is in the job. Servers and workers that say hello, heartbeats and their absence, leaving, fencing.
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/plant.h"
 #include "ps/coordinator.h"
 #include "ps/schedule.h"
 
@@ -111,6 +112,9 @@ void Coordinator::JoinWorker(Time now, PeerId from, const Hello& m) {
   if (!m.name.empty()) {
     // A process that came back before its old lease ran out: the new life is in at once, the old one is fenced.
     if (Member* old = members_.FindByName(m.name)) FenceMember(now, old->id, "a new life of " + m.name + " has joined");
+  }
+  if (EVERSTEP_PLANTED("fence-on-join")) {
+    for (const Member* other : members_.All()) FenceMember(now, other->id, "everybody starts again with the new one");
   }
   Member& member = members_.Add(now, m, from);
   if (member.name.empty()) member.name = "worker-" + Short(member.id);
@@ -250,6 +254,7 @@ void Coordinator::ExpireServers(Time now) {
   if (const Server* lost = LostServer(now); lost != nullptr) {
     // Only who holds the record may end the job for everybody; changing it finds out.
     giving_up_ = true;
+    if (EVERSTEP_PLANTED("fail-out-of-office")) return GiveUp(now);
     if (!proposing_) NewBallot(now, "server " + lost->name + " is lost; before the job is given up");
   }
 }

@@ -134,14 +134,14 @@ void Coordinator::ReturnWork(std::optional<Work>* work) {
 void Coordinator::Handle(Time now, PeerId from, const Staged& m, Ballot ballot) {
   const Server* server = FindServerByPeer(from);
   // Rule R7: a contribution counts only as announced at this ballot.
-  if (server == nullptr || server->id != m.server || (ballot != ballot_ && !EVERSTEP_PLANTED("staged-any-ballot"))) return;
+  if (server == nullptr || server->id != m.server || ballot != ballot_) return;
   if (state_ == State::kOpen || state_ == State::kSealed) Stage(now, m.server, m.contribution);
 }
 
 void Coordinator::Stage(Time now, ServerId server, const Contribution& contribution) {
-  if (contribution.base > version_ || !map_) return;
+  if (contribution.base > version_ || !map_ || done_.contains({contribution.worker, contribution.lease.id})) return;
   const uint64_t age = version_.value - contribution.base.value;
-  if (age > (options_.spec.mode == Mode::kSync ? 0 : options_.spec.staleness)) return;
+  if (age > (options_.spec.mode == Mode::kSync ? 0 : options_.spec.staleness) && !EVERSTEP_PLANTED("accept-stale")) return;
   auto it = std::find_if(staged_.begin(), staged_.end(), [&](const StagedEntry& e) { return e.contribution == contribution; });
   if (it == staged_.end()) {
     if (staged_.size() >= limits::kMaxSlots) return;
@@ -152,7 +152,7 @@ void Coordinator::Stage(Time now, ServerId server, const Contribution& contribut
   const bool whole = std::all_of(map_->servers.begin(), map_->servers.end(), [&](const ServerEntry& s) {
     return it->servers.contains(s.id) || map_->PrimaryChunks(s.id).empty();
   });
-  if (!whole && !EVERSTEP_PLANTED("whole-on-first-shard")) return;
+  if (!whole && !EVERSTEP_PLANTED("whole-on-first-shard") && !EVERSTEP_PLANTED("sum-what-is-here")) return;
   it->whole = true;
   it->whole_at = now;
 }
@@ -266,7 +266,9 @@ void Coordinator::GrantAhead(Time now, const Seal& seal) {
   if (job.mode == Mode::kSync && version_.value > 0) {
     // What stragglers were lent goes back; their late pushes are refused as stale.
     for (Member* member : members_.All()) {
-      if (member->work && !in_seal(member)) ReturnWork(&member->work);
+      if (!member->work || in_seal(member)) continue;
+      member->late = member->work;
+      ReturnWork(&member->work);
     }
   }
   if (LastStepSealed() || members_.ready_count() < job.min_workers) return;
@@ -292,7 +294,8 @@ void Coordinator::Handle(Time now, PeerId from, const Prepared& m) {
   const Server* server = FindServerByPeer(from);
   if (!sealed_ || state_ != State::kSealed || server == nullptr || server->id != m.server) return;
   // Rule R10: of this very seal, from this life of the server.
-  if (m.seal != sealed_->seal.id || m.digest != sealed_->seal.digest || m.incarnation != server->incarnation) return;
+  const bool same = m.seal == sealed_->seal.id && m.digest == sealed_->seal.digest;
+  if ((!same && !EVERSTEP_PLANTED("prepared-any-seal")) || m.incarnation != server->incarnation) return;
   for (const ChunkNorm& norm : m.norms) sealed_->norms[norm.chunk] = norm.squared;
   sealed_->prepared[m.server] = m;
   if (sealed_->prepared.size() < servers_.size() && !EVERSTEP_PLANTED("commit-on-first-prepared")) return;
@@ -385,12 +388,19 @@ void Coordinator::Committed(Time now, const Seal& seal, double scale) {
   nonfinite_in_a_row_ = 0;
   CommitWork(seal);
   sealed_.reset();
+  RememberDone(seal);
   std::erase_if(staged_, [&](const StagedEntry& e) {
     return std::find(seal.contributors.begin(), seal.contributors.end(), e.contribution) != seal.contributors.end();
   });
   DropOldStaged();
   if (options_.spec.mode == Mode::kSync || seal.id.step.value == 0) refused_.clear();
   state_ = State::kOpen;
+}
+
+// A server that has yet to apply the seal still announces what is in it.
+void Coordinator::RememberDone(const Seal& seal) {
+  std::erase_if(done_, [&](const auto& entry) { return entry.second.value + options_.spec.staleness < seal.id.step.value; });
+  for (const Contribution& c : seal.contributors) done_[{c.worker, c.lease.id}] = c.base;
 }
 
 // What is too old for the step that begins now: the servers drop those slots, so the samples go back.
@@ -437,6 +447,7 @@ void Coordinator::CommitWork(const Seal& seal) {
   const bool sync = options_.spec.mode == Mode::kSync || seal.id.step.value == 0;
   for (Member* member : members_.All()) {
     if (sync) ReturnWork(&member->work);
+    member->late.reset();
     if (member->next) member->work = std::exchange(member->next, {});
   }
   if (sync) {

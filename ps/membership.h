@@ -32,6 +32,7 @@ struct Member {
   bool ready = false;             // has the parameters, may be given work
   std::optional<Work> work;       // for the step in flight
   std::optional<Work> next;       // for the step after the one that is sealed, given ahead
+  std::optional<Work> late;       // was not in the seal that is out; its work again should that seal be dropped
   std::optional<Work> claimed;    // what it says it was lent, until a recovered coordinator has looked
   uint64_t clock = 0;             // committed contributions (ssp: how far it is)
   Time joined_at;

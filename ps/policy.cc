@@ -87,6 +87,7 @@ std::vector<double> SealWeights(const JobSpec& job, Version step, const std::vec
     return weights;
   }
   double total = 0;
+  if (EVERSTEP_PLANTED("equal-weights")) return std::vector<double>(contributors.size(), 1.0 / static_cast<double>(contributors.size()));
   for (const Contribution& c : contributors) total += static_cast<double>(c.lease.samples());
   for (const Contribution& c : contributors) {
     weights.push_back(total > 0 ? static_cast<double>(c.lease.samples()) / total
