@@ -42,6 +42,12 @@ bool ChainChecker::poisoned(const Contribution& c) const {
   return it != made_.end() && it->second.poisoned;
 }
 
+uint64_t ChainChecker::LeftBy(const Seal& seal) const {
+  auto left = static_cast<uint64_t>(std::count(consumed_.begin(), consumed_.end(), false));
+  for (const Contribution& c : seal.contributors) left -= std::min(left, c.lease.samples());
+  return left;
+}
+
 bool ChainChecker::PoisonExplains(Version version) const {
   size_t made = 0;
   for (const auto& [key, it] : made_) made += it.poisoned;

@@ -46,6 +46,8 @@ class ChainChecker {
   // Whether NaNs that workers really made explain that the job was given up at this version.
   bool PoisonExplains(Version version) const;
   bool poisoned(const Contribution& c) const;
+  // Samples of the epoch that are neither consumed nor in the seal.
+  uint64_t LeftBy(const Seal& seal) const;
   // All bits of the newest version, for comparing runs.
   uint64_t Fingerprint() const;
 

@@ -16,6 +16,7 @@ class Checkers : public Tap {
   MemberChecker& members() { return members_; }
 
   void OnSent(Node& from, Node* to, const Envelope& envelope) override {
+    if (from.Stranger()) return;
     if (const auto* m = std::get_if<SealStep>(&envelope.body)) chain_.SawSeal(m->seal);
     if (const auto* m = std::get_if<Prepared>(&envelope.body)) chain_.SawPrepared(m->server, m->digest);
     if (const auto* m = std::get_if<Promised>(&envelope.body)) {
@@ -23,7 +24,9 @@ class Checkers : public Tap {
     }
     members_.OnSent(from, to, envelope);
   }
-  void OnDelivered(Node& from, Node& to, const Envelope& envelope) override { members_.OnDelivered(from, to, envelope); }
+  void OnDelivered(Node& from, Node& to, const Envelope& envelope) override {
+    if (!from.Stranger() && !to.Stranger()) members_.OnDelivered(from, to, envelope);
+  }
 
  private:
   ChainChecker chain_;

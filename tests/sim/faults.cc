@@ -13,7 +13,7 @@ constexpr size_t kMostWorkers = 8;
 }  // namespace
 
 Faults::Faults(Cluster& cluster)
-    : cluster_(cluster), world_(cluster.world()), random_(Mix64(cluster.scenario().seed ^ 0xfa0175)) {
+    : cluster_(cluster), world_(cluster.world()), random_(Mix64(cluster.scenario().seed ^ 0xfa0175)), stranger_(world_, cluster.scenario()) {
   world_.AddTap(this);
 }
 
@@ -56,6 +56,7 @@ void Faults::StrikeOnce() {
       {mix.takeover, [this] { TakeOver(); }},
       {mix.crash_server, [this] { CrashServer(); }},
       {mix.record_outage, [this] { RecordOutage(); }},
+      {mix.stranger, [this] { StrangerComes(); }},
   };
   int total = 0;
   for (const Choice& choice : choices) total += choice.weight;
@@ -300,12 +301,12 @@ void Faults::TakeOver() {
   if (old.core() == nullptr || !old.running() || old.paused() || !cluster_.record().record() || coordinator_trouble_ > world_.now()) return;
   Count("takeovers");
   const Duration lease = cluster_.job().lease();
-  const Duration asleep = UpTo(lease * 2);
+  const Duration asleep = random_.Chance(0.7) ? lease / 4 + UpTo(lease) : UpTo(lease * 3);
   coordinator_trouble_ = world_.now() + asleep + lease * 8;
   cluster_.checkers().members().DisturbAll(world_.now() + asleep + lease * 8 + cluster_.job().timeout);
   old.Pause();
   for (const auto& link : world_.LinksOf(old)) {
-    world_.After(UpTo(lease / 2), [this, link] { world_.Break(link, milliseconds(10)); });
+    world_.After(UpTo(lease / 4), [this, link] { world_.Break(link, milliseconds(10)); });
   }
   cluster_.StartCoordinator();
   const bool misroute = random_.Chance(0.6);
@@ -318,16 +319,29 @@ void Faults::TakeOver() {
 
 void Faults::Misroute(CoordinatorNode& old) {
   if (healed_ || !old.running()) return;
-  Count("misroutings");
   CoordinatorNode& current = cluster_.coordinator();
   for (auto& server : cluster_.servers()) {
+    if (server->paused() || server_trouble_[server.get()] > world_.now()) return;
+  }
+  Count("misroutings");
+  for (auto& server : cluster_.servers()) {
+    server_trouble_[server.get()] = world_.now() + cluster_.job().lease() * 3;
     for (const auto& link : world_.LinksBetween(*server, current)) world_.Break(link, milliseconds(2));
   }
   world_.Bind("coordinator", &old);
-  world_.After(UpTo(cluster_.job().lease() / 3), [this, &old] {
+  world_.After(cluster_.job().lease() / 3 + UpTo(cluster_.job().lease() / 3), [this, &old] {
     world_.Bind("coordinator", &cluster_.coordinator());
     for (const auto& link : world_.LinksOf(old)) world_.Break(link, milliseconds(2));
   });
+}
+
+void Faults::StrangerComes() {
+  if (!cluster_.record().record()) return;  // who says hello first makes the job
+  if (!stranger_.running()) stranger_.Start();
+  Count("visits of strangers");
+  const bool coordinator = random_.Chance(0.5);
+  const auto& servers = cluster_.servers();
+  stranger_.Visit(coordinator ? "coordinator" : servers[random_.Below(servers.size())]->name(), coordinator);
 }
 
 void Faults::RecordOutage() {

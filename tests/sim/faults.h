@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tests/sim/cluster.h"
+#include "tests/sim/stranger.h"
 
 namespace everstep::sim {
 
@@ -51,6 +52,7 @@ class Faults : public Tap {
   void Misroute(CoordinatorNode& old);
   void CrashServer();
   void RecordOutage();
+  void StrangerComes();
 
   Cluster& cluster_;
   World& world_;
@@ -67,6 +69,7 @@ class Faults : public Tap {
     int count = 0;
   };
   std::optional<Trigger> trigger_;
+  StrangerNode stranger_;
   std::map<std::string, uint64_t> counts_;
 };
 

@@ -89,7 +89,8 @@ void MemberChecker::CheckAllIn(const Node& coordinator, const Office& office, co
   const size_t given = at_once == office.at_once.end() ? 0 : at_once->second;
   const auto refused = office.refused.find(seal.id.step);
   const size_t count = seal.contributors.size() + (refused == office.refused.end() ? 0 : refused->second.size());
-  if (!Check(count >= std::min<size_t>(job.min_workers, given), "minimum",
+  const bool samples_for_more = scenario_.dataset_size == 0 || chain_.LeftBy(seal) > 0;
+  if (!Check(!samples_for_more || count >= std::min<size_t>(job.min_workers, given), "minimum",
              step + " is made of " + std::to_string(count) + " contributions; at least " + std::to_string(job.min_workers) +
                  " are wanted and " + std::to_string(given) + " workers were given work")) {
     return;

@@ -26,11 +26,19 @@ constexpr Plant kPlants[] = {
     {"seal-early", "P5", "a step is sealed with its first whole contribution"},
     {"decide-early", "P1", "a recovered coordinator decides on the first answer"},
     {"never-roll-forward", "P2", "a recovered coordinator drops a step that all servers hold prepared"},
-    {"staged-any-ballot", "P1", "announcements of older ballots count"},
+    {"prepared-any-seal", "P1", "PREPARED of another seal of the step counts"},
     {"whole-on-first-shard", "P1", "a contribution counts as whole when one server has its part"},
     {"seal-the-fenced", "P6", "contributions of excluded workers are sealed"},
     {"commit-on-first-prepared", "P1", "the first PREPARED decides the step"},
     {"mix-versions", "P10", "a worker takes chunks of different versions for one"},
+    {"fence-on-join", "P3", "a join makes everybody else start again"},
+    {"never-retransmit", "P7", "the coordinator says everything once"},
+    {"messages-put-off-ticks", "P7", "the coordinator's timers start anew with each message"},
+    {"stay-in-office", "P6", "a coordinator that lost the record goes on"},
+    {"fail-out-of-office", "P6", "a coordinator that lost the record ends the job"},
+    {"late-duplicate", "P7", "a contribution that comes once more after its step is staged again"},
+    {"trust-the-sender", "P8", "a server takes chunks of any size"},
+    {"equal-weights", "P5", "contributions count the same, however many samples they are made of"},
 };
 
 }  // namespace

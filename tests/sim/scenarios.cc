@@ -61,10 +61,10 @@ void ChooseLength(Random& r, Scenario* s) {
   if (r.Chance(0.2)) {  // the user brings their own data
     s->dataset_size = 0;
     job.epochs = 0;
-    job.max_steps = static_cast<uint64_t>(r.Between(1, 40));
+    job.max_steps = static_cast<uint64_t>(r.Chance(0.5) ? r.Between(1, 40) : r.Between(40, 150));
     return;
   }
-  const uint64_t steps = static_cast<uint64_t>(r.Between(1, 40));
+  const auto steps = static_cast<uint64_t>(r.Chance(0.5) ? r.Between(1, 40) : r.Between(40, 150));
   job.epochs = static_cast<uint64_t>(r.Between(1, 3));
   // Tiny ones (less than one batch), and what neither the batch nor the members divide.
   s->dataset_size = r.Chance(0.15) ? static_cast<uint64_t>(r.Between(1, 3))
@@ -90,10 +90,11 @@ void ChooseFaults(Random& r, Scenario* s) {
   if (r.Chance(0.3)) f.cut_server = 2;
   if (r.Chance(0.3)) f.freeze_coordinator = 2;
   if (r.Chance(0.3)) f.record_outage = 2;
+  if (r.Chance(0.3)) f.stranger = 3;
   if (r.Chance(0.4)) f.crash_coordinator = 4;
-  if (s->story == Story::kTakeover) f.takeover = 10;
+  if (s->story == Story::kTakeover) f.takeover = 25;
   if (s->story == Story::kServerLost) f.crash_server = 6;
-  if (r.Chance(0.3)) s->poison = OneOf(r, {0.02, 0.1});
+  if (r.Chance(0.25)) s->poison = OneOf(r, {0.01, 0.05});
   if (r.Chance(0.5)) s->abandon = 0.05;
   if (r.Chance(0.3)) s->slow_worker = 0.3;
   if (r.Chance(0.3)) s->record_unknown = 0.3;
@@ -106,9 +107,9 @@ void ChooseFaults(Random& r, Scenario* s) {
 
 Story ChooseStory(Random& r) {
   const uint64_t dice = r.Below(100);
-  if (dice < 6) return Story::kCalm;
-  if (dice < 60) return Story::kProcesses;
-  if (dice < 82) return Story::kLossy;
+  if (dice < 4) return Story::kCalm;
+  if (dice < 48) return Story::kProcesses;
+  if (dice < 76) return Story::kLossy;
   if (dice < 96) return Story::kTakeover;
   return Story::kServerLost;
 }
@@ -146,6 +147,7 @@ Scenario MakeScenario(uint64_t seed) {
     job.quorum = OneOf(r, {0.5, 0.75});
     job.grace = milliseconds(r.Between(0, 60));
   }
+  if (s.story == Story::kLossy || s.story == Story::kTakeover) job.servers = static_cast<uint32_t>(r.Between(2, 4));
   s.spec = MakeSpec(r);
   ChooseOptimizer(r, &job);
   ChooseLength(r, &s);
@@ -166,8 +168,9 @@ Scenario MakeScenario(uint64_t seed) {
   ChooseFaults(r, &s);
   if (s.story == Story::kLossy) {
     s.network.drop = OneOf(r, {0.0, 0.002, 0.02});
-    s.network.duplicate = OneOf(r, {0.0, 0.01, 0.05});
+    s.network.duplicate = OneOf(r, {0.01, 0.05, 0.1});
     s.network.reorder = OneOf(r, {0.0, 0.02, 0.2});
+    if (r.Chance(0.3)) s.poison = 0.03;
   }
   return s;
 }

@@ -42,6 +42,7 @@ struct FaultMix {
   int takeover = 0;
   int crash_server = 0;
   int record_outage = 0;
+  int stranger = 0;
 };
 
 struct Scenario {

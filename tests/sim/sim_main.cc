@@ -1,35 +1,123 @@
-// everstep-sim: runs seeds of the simulator, or one with its trace, or looks for a planted bug (docs/simulator.md).
+// everstep-sim: runs seeds of the simulator, replays one with its trace, or shows that planted bugs are found
+// (docs/simulator.md).
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
+#include <iostream>
 
 #include "base/log.h"
+#include "tests/sim/batch.h"
 #include "tests/sim/plants.h"
 #include "tests/sim/run.h"
 
 using namespace everstep;
 
-int main(int argc, char** argv) {
-  CLI::App app;
-  uint64_t seeds = 100, first = 1, one = 0;
-  bool trace = false;
-  std::string plant;
-  app.add_option("--seeds", seeds);
-  app.add_option("--first-seed", first);
-  app.add_option("--seed", one);
-  app.add_option("--plant", plant);
-  app.add_flag("--trace", trace);
-  CLI11_PARSE(app, argc, argv);
-  log::SetLevel(trace ? log::Level::kDebug : log::Level::kOff);
-  sim::SetPlant(plant);
-  if (one) { first = one; seeds = 1; }
-  for (uint64_t s = first; s < first + seeds; ++s) {
-    std::fprintf(stderr, "seed %lu\r", s);
-    sim::RunResult r = sim::RunSeed(s, {trace, trace ? 10000000ul : 40ul});
-    if (trace) for (auto& l : r.lines) std::puts(l.c_str());
-    if (trace) std::printf("%s steps %lu messages %lu events %lu virtual %.1f hash %lx\n", r.scenario.c_str(), r.steps, r.messages, r.events, Seconds(r.virtual_time), r.trace_hash);
-    if (r.violation) {
-      std::printf("seed %lu: %s: %s\n  %s\n%s", s, r.violation->promise.c_str(), r.violation->what.c_str(), r.scenario.c_str(), r.states.c_str());
-      return 1;
-    }
+namespace {
+
+int ListPlants() {
+  for (const sim::Plant& plant : sim::Plants()) {
+    std::printf("%-26s %-8s %s\n", std::string(plant.name).c_str(), std::string(plant.promise).c_str(), std::string(plant.what).c_str());
   }
+  return 0;
+}
+
+void Print(const sim::RunResult& result, const std::string& replay) {
+  std::printf("seed %llu breaks %s: %s\n\n", static_cast<unsigned long long>(result.seed), result.violation->promise.c_str(),
+              result.violation->what.c_str());
+  std::printf("%s\n", result.scenario.c_str());
+  if (!result.lines.empty()) std::printf("\nthe end of the trace:\n");
+  for (const std::string& line : result.lines) std::printf("%s\n", line.c_str());
+  if (!result.states.empty()) std::printf("\nstates:\n%s", result.states.c_str());
+  std::printf("\nreplay: %s\n", replay.c_str());
+}
+
+int Replay(uint64_t seed, bool trace, const std::string& replay) {
+  log::SetLevel(trace ? log::Level::kDebug : log::Level::kOff);
+  const sim::RunResult result = sim::RunSeed(seed, {trace, SIZE_MAX});
+  for (const std::string& line : result.lines) std::printf("%s\n", line.c_str());
+  std::printf("seed %llu: %llu steps, %llu messages, %llu events, %.3f s of virtual time, trace hash %016llx\n%s\n",
+              static_cast<unsigned long long>(seed), static_cast<unsigned long long>(result.steps),
+              static_cast<unsigned long long>(result.messages), static_cast<unsigned long long>(result.events),
+              Seconds(result.virtual_time), static_cast<unsigned long long>(result.trace_hash), result.scenario.c_str());
+  if (!result.violation) return 0;
+  sim::RunResult failed = result;
+  failed.lines.clear();
+  Print(failed, replay);
+  return 1;
+}
+
+void PrintTotals(const sim::BatchTotals& totals, double wall) {
+  std::printf("%llu seeds, %llu training steps committed, %llu jobs given up as they had to be, %llu coordinators\n",
+              static_cast<unsigned long long>(totals.seeds), static_cast<unsigned long long>(totals.steps),
+              static_cast<unsigned long long>(totals.job_failures), static_cast<unsigned long long>(totals.coordinators));
+  std::printf("%llu messages, %llu events; faults:", static_cast<unsigned long long>(totals.messages),
+              static_cast<unsigned long long>(totals.events));
+  const char* separator = " ";
+  for (const auto& [name, count] : totals.faults) {
+    std::printf("%s%llu %s", separator, static_cast<unsigned long long>(count), name.c_str());
+    separator = ", ";
+  }
+  std::printf("\n%.0f s of virtual time in %.1f s (%.0f seeds/s)\n", totals.virtual_seconds, wall,
+              static_cast<double>(totals.seeds) / std::max(wall, 1e-9));
+}
+
+// One plant: found when some seed breaks a promise.
+bool Hunt(const sim::Plant& plant, const sim::BatchOptions& options) {
+  sim::BatchOptions hunt = options;
+  hunt.plant = plant.name;
+  const sim::BatchOutcome outcome = sim::RunBatch(hunt);
+  const std::string name(plant.name);
+  if (!outcome.failure) {
+    std::printf("%-26s NOT FOUND in %llu seeds; it breaks %s: %s\n", name.c_str(), static_cast<unsigned long long>(outcome.totals.seeds),
+                std::string(plant.promise).c_str(), std::string(plant.what).c_str());
+    return false;
+  }
+  std::printf("%-26s found by seed %llu: %s: %s\n", name.c_str(), static_cast<unsigned long long>(outcome.failure->seed),
+              outcome.failure->violation->promise.c_str(), outcome.failure->violation->what.c_str());
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"The deterministic simulator: the real cores in a world of faults, with a checker for each promise."};
+  sim::BatchOptions options;
+  std::optional<uint64_t> seed;
+  std::string plant;
+  bool trace = false;
+  app.add_option("--seeds", options.seeds, "how many seeds to run")->capture_default_str();
+  app.add_option("--first-seed", options.first_seed, "the first of them")->capture_default_str();
+  app.add_option("--jobs", options.jobs, "processes that run seeds side by side; 0: one a core")->capture_default_str();
+  app.add_option("--seed", seed, "run this one seed and print its trace hash");
+  app.add_flag("--trace", trace, "with --seed: print every event");
+  app.add_option("--plant", plant, "a planted bug that must be found; `all` of them, or `list`; with --seed: run it so");
+  CLI11_PARSE(app, argc, argv);
+
+  if (plant == "list") return ListPlants();
+  if (!plant.empty() && plant != "all" && sim::FindPlant(plant) == nullptr) {
+    std::fprintf(stderr, "no plant is named %s; see --plant list\n", plant.c_str());
+    return 2;
+  }
+  const std::string replay_plant = plant.empty() ? "" : " --plant " + plant;
+  if (seed) {
+    sim::SetPlant(plant);
+    return Replay(*seed, trace, "everstep-sim --seed " + std::to_string(*seed) + " --trace" + replay_plant);
+  }
+  log::SetLevel(log::Level::kOff);
+  if (!plant.empty()) {
+    bool found = true;
+    for (const sim::Plant& p : sim::Plants()) {
+      if (plant == "all" || plant == p.name) found &= Hunt(p, options);
+    }
+    return found ? 0 : 1;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  options.progress = true;
+  const sim::BatchOutcome outcome = sim::RunBatch(options);
+  if (outcome.failure) {
+    Print(*outcome.failure, "everstep-sim --seed " + std::to_string(outcome.failure->seed) + " --trace");
+    return 1;
+  }
+  PrintTotals(outcome.totals, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  return 0;
 }

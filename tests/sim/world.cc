@@ -226,7 +226,7 @@ void World::Transmit(const std::shared_ptr<Link>& link, int side, Link::Frame fr
   }
   if (n.duplicate > 0 && r.Chance(n.duplicate)) {
     ++duplicated_;
-    Schedule(link, side, frame, extra + Duration(r.Between(0, 100 * (n.latency + n.jitter).count())), false);
+    Schedule(link, side, frame, extra + Duration(r.Between(0, r.Chance(0.3) ? 500'000'000 : 100 * (n.latency + n.jitter).count())), false);
   }
   Schedule(link, side, std::move(frame), extra, in_order);
 }

@@ -99,6 +99,8 @@ class Node {
 
   virtual bool Listening() const { return running_; }
   virtual std::string Describe() const = 0;
+  // Not one of ours: what it says proves nothing.
+  virtual bool Stranger() const { return false; }
 
  protected:
   friend class World;
