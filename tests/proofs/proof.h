@@ -1,0 +1,40 @@
+// A proof: an acceptance check that runs the built programs as real processes, measures, and says whether the promise
+// was kept. Its figures are one JSON object. docs/testing.md says for each what it shows and what would break it.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/support/cluster.h"
+
+namespace everstep::test {
+
+struct ProofContext {
+  bool quick = false;   // fewer repetitions
+  uint64_t seed = 1;
+  std::string source;   // the repository, for proofs that build something
+  std::string build;    // the build folder that holds bin/
+};
+
+struct Proof {
+  const char* name;
+  const char* shows;    // one line
+  bool quick;           // part of `--quick`
+  // Fills `figures`; the error says what was not kept.
+  Status (*run)(const ProofContext& context, json* figures);
+};
+
+Status ProveKillWorker(const ProofContext& context, json* figures);
+Status ProveSameMaths(const ProofContext& context, json* figures);
+Status ProveJoin(const ProofContext& context, json* figures);
+Status ProveShapes(const ProofContext& context, json* figures);
+Status ProveRefusals(const ProofContext& context, json* figures);
+Status ProveWorkerApi(const ProofContext& context, json* figures);
+
+// A promise that was not kept.
+inline Status Broken(const std::string& what) { return {Code::kFailed, what}; }
+
+}  // namespace everstep::test
