@@ -24,7 +24,7 @@ std::string_view Name(Coordinator::State state) {
 }
 
 Coordinator::Coordinator(Time now, Options options)
-    : options_(std::move(options)), next_beat_(now), next_retransmit_(now), members_(options_.spec) {
+    : options_(std::move(options)), gathering_since_(now), next_beat_(now), next_retransmit_(now), members_(options_.spec) {
   // Grants and leases of different lives of the coordinator must not be mixed up.
   next_lease_ = (Mix64(options_.holder.value) << 24) | 1;
   if (options_.found) {
@@ -86,6 +86,7 @@ void Coordinator::OnClosed(Time now, PeerId peer) {
 
 void Coordinator::OnTick(Time now) {
   if (state_ == State::kDeposed) return;
+  ExpireGathering(now);
   ExpireServers(now);
   ExpireMembers(now);
   if (now >= settle_at_) Settle(now);

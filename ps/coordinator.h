@@ -180,11 +180,15 @@ class Coordinator {
   void Handle(Time now, PeerId from, const Leave& m);
   void RepeatWhatWasLost(const Member& member, uint64_t seen_grant, Ballot seen_map);
   // Takes the member out; its work goes back unless it is whole already.
-  void RemoveMember(Time now, WorkerId id, std::string kind, std::string detail);
+  void RemoveMember(Time now, WorkerId id, std::string kind, std::string detail, bool replaced = false);
   bool IsWhole(WorkerId worker, LeaseId lease) const;
-  void FenceMember(Time now, WorkerId id, std::string why);
+  void FenceMember(Time now, WorkerId id, std::string why, bool replaced = false);
+  void TellExcluded(PeerId to, WorkerId id);
+  // The member, if this is the link it speaks on: whoever says a member's id on another one is not that member.
+  Member* Speaker(PeerId from, WorkerId id);
   void ExpireMembers(Time now);
   void ExpireServers(Time now);
+  void ExpireGathering(Time now);
   const Server* LostServer(Time now) const;
   void GiveUp(Time now);
 
@@ -239,6 +243,7 @@ class Coordinator {
   State state_ = State::kGathering;
   std::optional<Status> failure_;
   Time ended_at_ = Time::Never();
+  Time gathering_since_;               // the last server came, or the first worker that waits for them
   Time next_tick_ = Time::Never();
   Time next_beat_;
   Time next_retransmit_;

@@ -67,6 +67,7 @@ void Coordinator::JoinServer(Time now, PeerId from, const Hello& m) {
   while (FindServer(id) != nullptr) ++id.value;
   const std::string name = m.name.empty() ? "ps" + ToString(id) : m.name;
   servers_.push_back({id, m.incarnation, name, m.address, from, now, now, {}});
+  gathering_since_ = now;
   Note(now, "server-joined", name, m.address);
   Send(from, Welcome{options_.spec, id, version_, map_});
   MaybeFormMap(now);
@@ -105,14 +106,15 @@ void Coordinator::JoinWorker(Time now, PeerId from, const Hello& m) {
     known->last_seen = now;
     return Send(from, Welcome{options_.spec, {}, version_, map_});
   }
-  if (members_.IsFenced(m.worker)) return Send(from, Fenced{m.worker, "this life of the worker was excluded; join as a new one"});
+  if (members_.IsFenced(m.worker)) return TellExcluded(from, m.worker);
   Status fine = members_.MayJoin(now, m);
   if (fine.ok()) fine = CheckModel(m);
   if (!fine.ok()) return Refuse(now, from, m, std::move(fine));
   if (!m.name.empty()) {
     // A process that came back before its old lease ran out: the new life is in at once, the old one is fenced.
-    if (Member* old = members_.FindByName(m.name)) FenceMember(now, old->id, "a new life of " + m.name + " has joined");
+    if (Member* old = members_.FindByName(m.name)) FenceMember(now, old->id, "a new life of " + m.name + " has joined", true);
   }
+  if (members_.size() == 0) gathering_since_ = now;
   if (EVERSTEP_PLANTED("fence-on-join")) {
     for (const Member* other : members_.All()) FenceMember(now, other->id, "everybody starts again with the new one");
   }
@@ -138,9 +140,20 @@ void Coordinator::JoinWorker(Time now, PeerId from, const Hello& m) {
 
 // ---- Life signs ----
 
+Member* Coordinator::Speaker(PeerId from, WorkerId id) {
+  Member* member = members_.Find(id);
+  return member != nullptr && member->peer == from ? member : nullptr;
+}
+
+void Coordinator::TellExcluded(PeerId to, WorkerId id) {
+  if (members_.IsReplaced(id)) return Send(to, Fenced{id, "a new life of the same name has joined", true});
+  Send(to, Fenced{id, members_.IsFenced(id) ? "this life of the worker was excluded; join as a new one" : "it is not a member"});
+}
+
 void Coordinator::Handle(Time now, PeerId from, const Ready& m) {
-  Member* member = members_.Find(m.worker);
-  if (member == nullptr) return Send(from, Fenced{m.worker, "it is not a member"});
+  if (members_.Find(m.worker) == nullptr) return TellExcluded(from, m.worker);
+  Member* member = Speaker(from, m.worker);
+  if (member == nullptr) return;
   member->last_seen = now;
   for (std::optional<Work>* work : {&member->work, &member->next}) {
     if (m.void_lease != LeaseId{} && *work && (*work)->lease.id == m.void_lease) ReturnWork(work);
@@ -157,8 +170,9 @@ void Coordinator::Handle(Time now, PeerId from, const Heartbeat& m, Ballot map) 
     if (state_ == State::kFailed) Send(from, JobFailed{failure_->code(), failure_->message()});
     return Send(from, HeartbeatAck{});
   }
-  Member* member = members_.Find(m.worker);
-  if (member == nullptr) return Send(from, Fenced{m.worker, "it is not a member"});
+  if (members_.Find(m.worker) == nullptr) return TellExcluded(from, m.worker);
+  Member* member = Speaker(from, m.worker);
+  if (member == nullptr) return;
   member->last_seen = now;
   if (m.progress != member->progress || m.phase != member->phase) member->progress_at = now;
   member->progress = m.progress;
@@ -178,8 +192,8 @@ void Coordinator::RepeatWhatWasLost(const Member& member, uint64_t seen_grant, B
   }
 }
 
-void Coordinator::Handle(Time now, PeerId, const Report& m) {
-  Member* member = members_.Find(m.worker);
+void Coordinator::Handle(Time now, PeerId from, const Report& m) {
+  Member* member = Speaker(from, m.worker);
   if (member == nullptr) return;
   member->last_seen = now;
   if (m.evaluation) {
@@ -191,17 +205,19 @@ void Coordinator::Handle(Time now, PeerId, const Report& m) {
 }
 
 void Coordinator::Handle(Time now, PeerId from, const Leave& m) {
+  const bool member = members_.Find(m.worker) != nullptr;
+  if (member && Speaker(from, m.worker) == nullptr) return;
   Send(from, LeaveAck{});
-  if (members_.Find(m.worker) == nullptr) return;
+  if (!member) return;
   ++counters_.leaves;
   RemoveMember(now, m.worker, "worker-left", m.message);
 }
 
 // ---- Going ----
 
-void Coordinator::RemoveMember(Time now, WorkerId id, std::string kind, std::string detail) {
+void Coordinator::RemoveMember(Time now, WorkerId id, std::string kind, std::string detail, bool replaced) {
   if (kind == "worker-lost" || kind == "worker-fenced") ++counters_.losses;
-  Member member = members_.Remove(id);
+  Member member = members_.Remove(id, replaced);
   Note(now, std::move(kind), Label(member), std::move(detail));
   if (member.work) {
     // A contribution that is whole stays: it is in the step on every shard or on none, whatever becomes of its worker.
@@ -227,10 +243,10 @@ bool Coordinator::IsWhole(WorkerId worker, LeaseId lease) const {
   });
 }
 
-void Coordinator::FenceMember(Time now, WorkerId id, std::string why) {
+void Coordinator::FenceMember(Time now, WorkerId id, std::string why, bool replaced) {
   const PeerId peer = members_.Find(id)->peer;
-  Send(peer, Fenced{id, why});
-  RemoveMember(now, id, "worker-fenced", std::move(why));
+  Send(peer, Fenced{id, why, replaced});
+  RemoveMember(now, id, "worker-fenced", std::move(why), replaced);
 }
 
 void Coordinator::ExpireMembers(Time now) {
@@ -247,6 +263,18 @@ void Coordinator::ExpireMembers(Time now) {
       FenceMember(now, member->id, "it made no progress for " + std::to_string(static_cast<int>(Seconds(job.progress_deadline()))) + " s");
     }
   }
+}
+
+// Workers wait for servers of which nobody knows whether they will ever come; they wait no longer than the timeout.
+void Coordinator::ExpireGathering(Time now) {
+  const JobSpec& job = options_.spec;
+  if (state_ != State::kGathering || servers_.size() >= job.servers || members_.size() == 0) return;
+  if (now - gathering_since_ <= job.timeout) return;
+  std::string came;
+  for (const Server& server : servers_) came += (came.empty() ? "" : ", ") + server.name + " at " + server.address;
+  Fail(now, {Code::kDeadlineExceeded, "only " + std::to_string(servers_.size()) + " of " + std::to_string(job.servers) +
+                                          " servers came within " + std::to_string(static_cast<int>(Seconds(job.timeout))) +
+                                          " s: " + came + "; start the others with --join, or set `servers` to what there is"});
 }
 
 void Coordinator::ExpireServers(Time now) {

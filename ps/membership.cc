@@ -50,12 +50,14 @@ Member& Membership::Add(Time now, const Hello& hello, PeerId peer) {
   return added;
 }
 
-Member Membership::Remove(WorkerId id) {
+Member Membership::Remove(WorkerId id, bool replaced) {
   auto node = members_.extract(id);
   EVERSTEP_CHECK(!node.empty(), "removing a member that is not there");
   if (fenced_.insert(id).second) fenced_order_.push_back(id);
+  if (replaced) replaced_.insert(id);
   while (fenced_order_.size() > 4 * limits::kMaxMembers) {
     fenced_.erase(fenced_order_.front());
+    replaced_.erase(fenced_order_.front());
     fenced_order_.pop_front();
   }
   return std::move(node.mapped());

@@ -53,12 +53,14 @@ class Membership {
   Member& Add(Time now, const Hello& hello, PeerId peer);
   // Forgets the member; its id is fenced for ever (as far as the bound goes: the oldest fences are forgotten first, and
   // the servers refuse what is that old by its version anyway).
-  Member Remove(WorkerId id);
+  // `replaced`: another process has taken its name.
+  Member Remove(WorkerId id, bool replaced = false);
 
   Member* Find(WorkerId id);
   Member* FindByPeer(PeerId peer);
   Member* FindByName(const std::string& name);
   bool IsFenced(WorkerId id) const { return fenced_.contains(id); }
+  bool IsReplaced(WorkerId id) const { return replaced_.contains(id); }
 
   // In order of admission.
   std::vector<Member*> All();
@@ -74,6 +76,7 @@ class Membership {
   const JobSpec& job_;
   std::map<WorkerId, Member> members_;
   std::set<WorkerId> fenced_;
+  std::set<WorkerId> replaced_;  // of these
   std::deque<WorkerId> fenced_order_;
   std::map<std::string, std::deque<Time>> arrivals_;  // by name, since its last committed contribution
   uint64_t next_order_ = 1;

@@ -273,7 +273,9 @@ void ReadBody(Reader& r, const wire::WireReport& in, Report* m) {
     m->metrics.push_back({r.Text(metric->name(), limits::kMaxNameBytes), metric->value()});
   }
 }
-void ReadBody(Reader& r, const wire::WireFenced& in, Fenced* m) { *m = {{in.worker()}, r.Text(in.message())}; }
+void ReadBody(Reader& r, const wire::WireFenced& in, Fenced* m) {
+  *m = {{in.worker()}, r.Text(in.message()), in.replaced()};
+}
 void ReadBody(Reader& r, const wire::WireLeave& in, Leave* m) { *m = {{in.worker()}, r.Text(in.message())}; }
 void ReadBody(Reader&, const wire::WireLeaveAck&, LeaveAck*) {}
 void ReadBody(Reader&, const wire::WireFinish& in, Finish* m) { *m = {{in.version()}, in.evaluate()}; }

@@ -193,7 +193,9 @@ auto WriteBody(Writer& w, const Report& m) {
   const auto metrics_at = w.fbb().CreateVector(metrics);
   return wire::CreateWireReport(w.fbb(), m.worker.value, m.base.value, m.lease.value, m.evaluation, metrics_at);
 }
-auto WriteBody(Writer& w, const Fenced& m) { return wire::CreateWireFenced(w.fbb(), m.worker.value, w.Text(m.message)); }
+auto WriteBody(Writer& w, const Fenced& m) {
+  return wire::CreateWireFenced(w.fbb(), m.worker.value, w.Text(m.message), m.replaced);
+}
 auto WriteBody(Writer& w, const Leave& m) { return wire::CreateWireLeave(w.fbb(), m.worker.value, w.Text(m.message)); }
 auto WriteBody(Writer& w, const LeaveAck&) { return wire::CreateWireLeaveAck(w.fbb()); }
 auto WriteBody(Writer& w, const Finish& m) { return wire::CreateWireFinish(w.fbb(), m.version.value, m.evaluate); }

@@ -183,6 +183,7 @@ struct Report {
 struct Fenced {
   WorkerId worker;
   std::string message;
+  bool replaced = false;        // another process has taken its name: it must not come back under it
 
   friend bool operator==(const Fenced&, const Fenced&) = default;
 };

@@ -169,6 +169,9 @@ void Session::Handle(Time now, const Fenced& m) {
     left_ = true;
     return;
   }
+  if (m.replaced) {
+    return Fail({Code::kFenced, "excluded: " + m.message + " and has taken this one's place; if both shall work, give them different names"});
+  }
   Rejoin(now, m.message);
 }
 
@@ -356,6 +359,7 @@ std::optional<Session::StepWork> Session::TakeStep(Time) {
   StepWork work{next_serial_++, held_, grant_->lease, initialise, fresh_, {}};
   if (fresh_) work.parameters = std::exchange(arrived_, {});
   fresh_ = false;
+  in_hand_ = work.serial;
   flight_ = InFlight{work.serial, {id_, held_, held_digest_, grant_->lease}, false, {}, {}};
   NoteProgress(Phase::kComputing);
   return work;
@@ -375,8 +379,10 @@ void Session::SendChunk(ChunkId chunk) {
 
 Status Session::CommitStep(Time now, uint64_t serial, std::vector<Metric> metrics) {
   if (failure_) return *failure_;
+  if (in_hand_ == serial) in_hand_ = 0;
   if (!flight_ || flight_->serial != serial) {
     ++stats_.dropped;
+    Advance(now);
     return {Code::kStale, "the step went on without this contribution; take the next one"};
   }
   EVERSTEP_CHECK(flight_->chunks.size() == layout_->size(), "a contribution has all chunks");
@@ -389,7 +395,9 @@ Status Session::CommitStep(Time now, uint64_t serial, std::vector<Metric> metric
   return Status::Ok();
 }
 
-void Session::AbandonStep(Time, uint64_t serial) {
+void Session::AbandonStep(Time now, uint64_t serial) {
+  if (in_hand_ == serial) in_hand_ = 0;
+  Advance(now);
   if (!flight_ || flight_->serial != serial || flight_->committed) return;
   const LeaseId lease = flight_->contribution.lease.id;
   DropContribution();
@@ -422,7 +430,7 @@ void Session::Advance(Time now) {
   if (Over()) return;
   OpenWhatIsDown(now);
   if (!job_ || !map_) {
-    if (welcomed_ && !ready_ && join_version_.value == 0) {
+    if (welcomed_ && !ready_ && in_hand_ == 0 && join_version_.value == 0) {
       ready_ = true;
       SendReady();
     }
@@ -439,7 +447,8 @@ void Session::Advance(Time now) {
     exact_ = false;
     PullAll(now);
   }
-  if (welcomed_ && !ready_ && held_ >= join_version_) {
+  // Not while the user still works on what an earlier life was given: it could not take more, and would hold up all.
+  if (welcomed_ && !ready_ && in_hand_ == 0 && held_ >= join_version_) {
     ready_ = true;
     SendReady();
   }

@@ -190,6 +190,7 @@ class Session {
   uint64_t used_grant_ = 0;        // number of the one the user works on or has finished
   std::optional<InFlight> flight_;
   uint64_t next_serial_ = 1;
+  uint64_t in_hand_ = 0;           // serial of the step that the user works on; 0: none
   std::optional<Finish> finish_;
 
   Version held_;                   // complete, from all shards
