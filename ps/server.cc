@@ -74,6 +74,7 @@ Result<std::unique_ptr<Server>> Server::Start(Loop& loop, Options options) {
 }
 
 Status Server::Listen() {
+  EVERSTEP_RETURN_IF_ERROR(transport::ParseAddress(options_.listen).status());
   if (!transport::IsLocalOnly(options_.listen) && !options_.insecure) {
     return {Code::kUnauthorized, "other hosts could reach " + options_.listen +
                                      ", and connections are neither encrypted nor authenticated; listen on 127.0.0.1 or give --insecure"};

@@ -45,7 +45,11 @@ int Run(int argc, char** argv) {
   app.add_option("--threads", threads, "Threads for sums and updates; 0: all cores")->capture_default_str();
   app.add_option("--log-level", log_level, "debug, info, warning, error or off")->capture_default_str();
   app.add_flag("!--no-progress", options.progress, "No progress lines");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : ExitCode(Code::kInvalidArgument);
+  }
 
   if (!log::SetLevel(log_level)) return Fail({Code::kInvalidArgument, "--log-level must be debug, info, warning, error or off"});
   log::SetName(options.name.empty() ? "everstep-ps" : options.name);
