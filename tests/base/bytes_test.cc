@@ -104,7 +104,7 @@ TEST(BufferPool, MemoryIsReusedOnceItIsFree) {
     EXPECT_EQ(pool.idle_bytes(), 0u);
   }
   EXPECT_EQ(pool.idle_bytes(), 1024u);
-  EXPECT_EQ(pool.Take(1024).data(), memory);   // of the same class
+  EXPECT_EQ(pool.Take(1024).data(), memory);  // of the same class
   EXPECT_NE(pool.Take(2048).data(), memory);
 }
 

@@ -28,7 +28,8 @@ void ExpectNames(const Status& status, const std::string& path) {
 TEST(File, WhatWasWrittenIsRead) {
   TempDir dir;
   const std::string path = dir / "record";
-  for (const std::string& contents : {std::string("first"), std::string(300000, 'x') + std::string("\0end", 4), std::string()}) {
+  for (const std::string& contents :
+       {std::string("first"), std::string(300000, 'x') + std::string("\0end", 4), std::string()}) {
     ASSERT_TRUE(WriteFileDurably(path, contents).ok());
     EXPECT_EQ(*ReadFile(path), contents);
   }

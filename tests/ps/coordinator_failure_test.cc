@@ -34,7 +34,8 @@ class CoordinatorFailure : public test::CoordinatorTest {
     const uint64_t end = version() + steps;
     for (int i = 0; i < 1000 && version() < end; ++i) {
       for (const Worker& worker : workers) {
-        if (const auto grant = TakeGrant(worker); grant && grant->version == coordinator_->version()) StageAll(worker, *grant);
+        if (const auto grant = TakeGrant(worker); grant && grant->version == coordinator_->version())
+          StageAll(worker, *grant);
       }
     }
     ASSERT_EQ(version(), end);
@@ -393,8 +394,8 @@ TEST_F(CoordinatorFailure, TheOperatorsWordEndsTheJob) {
 
 // ---- Leases ----
 
-// Rule R15: what makes a sample count once is the check at seal time. A contribution whose lease became void meanwhile is
-// refused, and what of it is still free is lent again, or the epoch would never end.
+// Rule R15: what makes a sample count once is the check at seal time. A contribution whose lease became void meanwhile
+// is refused, and what of it is still free is lent again, or the epoch would never end.
 TEST_F(CoordinatorFailure, EveryEpochEndsWhateverWasRefused) {
   job_.epochs = 3;
   StartTwo();

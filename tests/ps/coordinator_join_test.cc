@@ -234,7 +234,8 @@ TEST_F(CoordinatorJoin, MoreWorkersThanTheMaximumAreRefused) {
 
 TEST_F(CoordinatorJoin, Case11_AFlapperIsBackedOffAndReportedWhileOthersGoOn) {
   Start(2, {"steady"});
-  const Worker steady{coordinator_->members().FindByName("steady")->id, coordinator_->members().FindByName("steady")->peer, "steady"};
+  const Worker steady{coordinator_->members().FindByName("steady")->id,
+                      coordinator_->members().FindByName("steady")->peer, "steady"};
   for (int i = 0; i < 5; ++i) {
     const Worker flapper = Admit("flapper");
     ASSERT_TRUE(mail_.TakeOne<Welcome>(flapper.peer)) << i;

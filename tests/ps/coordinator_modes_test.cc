@@ -23,7 +23,9 @@ class CoordinatorModes : public test::CoordinatorTest {
     }
   }
   // The contribution that a worker made on the version it was given.
-  Contribution Made(size_t w, Version base, Digest digest) const { return {workers_[w].id, base, digest, grants_[w]->lease}; }
+  Contribution Made(size_t w, Version base, Digest digest) const {
+    return {workers_[w].id, base, digest, grants_[w]->lease};
+  }
   void StageMade(const Contribution& c) {
     Stage(0, c);
     Stage(1, c);
@@ -160,7 +162,8 @@ TEST_F(CoordinatorModes, Case17_EverySampleOnceWithWorkersComingAndGoing) {
   std::vector<std::vector<int>> counts(2, std::vector<int>(dataset_));
   const auto take = [&](const Worker& worker) {
     const auto grant = TakeGrant(worker);
-    if (grant) busy[worker.id.value] = {worker, {worker.id, coordinator_->version(), coordinator_->digest(), grant->lease}};
+    if (grant)
+      busy[worker.id.value] = {worker, {worker.id, coordinator_->version(), coordinator_->digest(), grant->lease}};
   };
   for (size_t w = 0; w < 4; ++w) busy[workers_[w].id.value] = {workers_[w], Made(w, {1}, coordinator_->digest())};
   for (int i = 0; i < 5000 && state() != State::kFinished; ++i) {

@@ -1,4 +1,5 @@
-// Ballots: the record, the promises, and what becomes of a step that was in flight when the coordinator died (R1 to R5).
+// Ballots: the record, the promises, and what becomes of a step that was in flight when the coordinator died (R1 to
+// R5).
 #include <gtest/gtest.h>
 
 #include "tests/ps/coordinator_testing.h"
@@ -320,7 +321,8 @@ TEST_F(CoordinatorRecovery, Case10_ManyDeathsInARow) {
       Settle(workers);
     }
     for (const Worker& worker : workers) {
-      if (const auto grant = TakeGrant(worker); grant && grant->version == coordinator_->version()) StageAll(worker, *grant);
+      if (const auto grant = TakeGrant(worker); grant && grant->version == coordinator_->version())
+        StageAll(worker, *grant);
     }
     Pass(job_.retransmit(), workers);
   }

@@ -19,7 +19,8 @@ class CoordinatorStep : public test::CoordinatorTest {
   void RunToTheEnd(const std::vector<Worker>& workers) {
     for (int rounds = 0; state() != State::kFinished && rounds < 10000; ++rounds) {
       for (const Worker& worker : workers) {
-        if (const auto grant = TakeGrant(worker); grant && grant->version == coordinator_->version()) StageAll(worker, *grant);
+        if (const auto grant = TakeGrant(worker); grant && grant->version == coordinator_->version())
+          StageAll(worker, *grant);
       }
     }
   }
@@ -255,8 +256,8 @@ TEST_F(CoordinatorStep, GrantsThatWereLostAreRepeatedByTheHeartbeat) {
 // ---- Whole runs ----
 
 TEST_F(CoordinatorStep, Case22_EverySampleOnceWhateverTheSizes) {
-  for (const auto& [dataset, batch, workers] :
-       std::vector<std::tuple<uint64_t, uint64_t, size_t>>{{100, 10, 2}, {103, 10, 3}, {7, 64, 2}, {2, 64, 5}, {1, 1, 3}, {64, 5, 7}}) {
+  for (const auto& [dataset, batch, workers] : std::vector<std::tuple<uint64_t, uint64_t, size_t>>{
+           {100, 10, 2}, {103, 10, 3}, {7, 64, 2}, {2, 64, 5}, {1, 1, 3}, {64, 5, 7}}) {
     SCOPED_TRACE(testing::Message() << dataset << " samples, batch " << batch << ", " << workers << " workers");
     servers_.clear();
     dataset_ = dataset;
@@ -357,7 +358,8 @@ TEST_F(CoordinatorStep, ReportsOfStepsThatAreOverAreForgotten) {
   for (uint64_t step = 1; step <= 3; ++step) {
     const auto grant = TakeGrant(a);
     ASSERT_TRUE(grant);
-    for (uint64_t i = 0; i < limits::kMaxSlots / 2; ++i) Deliver(a.peer, Report{a.id, {step}, {1 + i}, false, {{"loss", 9}}});
+    for (uint64_t i = 0; i < limits::kMaxSlots / 2; ++i)
+      Deliver(a.peer, Report{a.id, {step}, {1 + i}, false, {{"loss", 9}}});
     Deliver(a.peer, Report{a.id, {step + 2}, {7}, false, {{"loss", 9}}});  // of a version that is far off
     Deliver(a.peer, Report{a.id, {step}, grant->lease.id, false, {{"loss", 1}}});
     StageAll(a, *grant);

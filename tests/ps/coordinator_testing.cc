@@ -109,7 +109,8 @@ void CoordinatorTest::Pump() {
     std::vector<Outgoing> out = coordinator_->TakeOutbox();
     if (out.empty()) return;
     for (Outgoing& message : out) {
-      const auto server = std::find_if(servers_.begin(), servers_.end(), [&](const Server& s) { return s.peer == message.to; });
+      const auto server =
+          std::find_if(servers_.begin(), servers_.end(), [&](const Server& s) { return s.peer == message.to; });
       if (server == servers_.end()) {
         mail_.Add(std::move(message));
       } else {
@@ -151,7 +152,8 @@ void CoordinatorTest::ServerHandle(size_t index, const Envelope& envelope) {
     Answer(s, Prepared{s.id, s.life, m->seal.id, m->seal.digest, {{{static_cast<uint32_t>(index)}, s.squared_norm}}});
   }
   if (const auto* m = std::get_if<Commit>(&envelope.body); m != nullptr && s.applies) {
-    if (s.applied && s.applied->digest == m->digest) return Answer(s, Applied{s.id, s.life, m->seal, m->digest, m->scale});
+    if (s.applied && s.applied->digest == m->digest)
+      return Answer(s, Applied{s.id, s.life, m->seal, m->digest, m->scale});
     if (s.prepared && s.prepared->digest == m->digest) apply(Seal(*s.prepared), m->scale);
   }
 }

@@ -1,5 +1,5 @@
-// One Coordinator, driven by hand: its record store and its servers answer by themselves unless told not to, its workers
-// do what the test says. The model has 32 floats in 2 chunks, so that two servers hold one each.
+// One Coordinator, driven by hand: its record store and its servers answer by themselves unless told not to, its
+// workers do what the test says. The model has 32 floats in 2 chunks, so that two servers hold one each.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,9 +25,9 @@ class CoordinatorTest : public testing::Test {
     double applied_scale = 1;
     std::optional<Seal> prepared;
     std::vector<Contribution> held;
-    bool promises = true;   // answers Promise
-    bool prepares = true;   // answers SealStep
-    bool applies = true;    // answers Commit
+    bool promises = true;  // answers Promise
+    bool prepares = true;  // answers SealStep
+    bool applies = true;   // answers Commit
     double squared_norm = 1;
     std::vector<Envelope> got;  // all that came, for the tests to look at
   };
@@ -45,8 +45,8 @@ class CoordinatorTest : public testing::Test {
   // A new coordinator; `found` as read from the record.
   void Begin(std::optional<Configuration> found = {});
   void AddServer();
-  Worker AddWorker(const std::string& name);      // joined, not ready
-  Worker Admit(const std::string& name);          // joined and ready
+  Worker AddWorker(const std::string& name);  // joined, not ready
+  Worker Admit(const std::string& name);      // joined and ready
   // Servers and workers in, version 1 committed, work for step 1 given out.
   void Start(size_t servers, const std::vector<std::string>& names);
 
@@ -77,8 +77,8 @@ class CoordinatorTest : public testing::Test {
     return got;
   }
 
-  std::vector<CommitRecord> Commits();                 // since the last call
-  std::vector<std::string> Events();                   // their kinds, since the last call
+  std::vector<CommitRecord> Commits();  // since the last call
+  std::vector<std::string> Events();    // their kinds, since the last call
   uint64_t ClosingsOf(PeerId peer);
   Coordinator::State state() const { return coordinator_->state(); }
   uint64_t version() const { return coordinator_->version().value; }
@@ -87,10 +87,10 @@ class CoordinatorTest : public testing::Test {
   uint64_t dataset_ = 100;
   Time now_{1'000'000'000};
   std::optional<Coordinator> coordinator_;
-  Mailbox mail_;                                       // to workers and strangers
+  Mailbox mail_;  // to workers and strangers
   std::vector<Server> servers_;
-  bool record_answers_ = true;                         // the record store grants every change at once
-  std::optional<Coordinator::Proposal> proposal_;      // not answered yet
+  bool record_answers_ = true;                     // the record store grants every change at once
+  std::optional<Coordinator::Proposal> proposal_;  // not answered yet
   std::optional<Configuration> record_;
   uint64_t next_id_ = 1000;
 

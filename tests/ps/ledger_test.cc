@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "base/permutation.h"
 #include "base/limits.h"
+#include "base/permutation.h"
 #include "base/random.h"
 #include "tests/support/seed.h"
 
@@ -95,7 +95,8 @@ class Play {
       }
     }
     const uint64_t counted = static_cast<uint64_t>(std::count(counts_.begin(), counts_.end(), 1));
-    ASSERT_EQ(after.epoch, ledger_.committed().epoch + (counted == dataset_)) << "an epoch ends when all of it is consumed";
+    ASSERT_EQ(after.epoch, ledger_.committed().epoch + (counted == dataset_))
+        << "an epoch ends when all of it is consumed";
     if (counted == dataset_) counts_.assign(dataset_, 0);
     ledger_.Commit(after);
     ASSERT_EQ(ledger_.consumed(), after.epoch * dataset_ + counted % dataset_);

@@ -23,7 +23,11 @@ Candidate Whole(uint64_t worker, Duration at = Duration{0}, bool live = true, ui
 Candidate Awaited(uint64_t worker, bool live = true) { return {From(worker), false, live, Time::Never()}; }
 
 SealView View(std::vector<Candidate> candidates, Duration now = Duration{0}) {
-  SealView view{Time{} + now, {5}, 0, candidates.size(), std::move(candidates)};
+  SealView view;
+  view.now = Time{} + now;
+  view.step = {5};
+  view.granted = candidates.size();
+  view.candidates = std::move(candidates);
   for (const Candidate& c : view.candidates) view.ready_members += c.live;
   return view;
 }
@@ -47,7 +51,9 @@ TEST(Policy, QuorumSealsAfterTheGrace) {
   JobSpec job;
   job.quorum = 0.5;
   job.grace = 100 * kMs;
-  const auto at = [&](Duration now) { return DecideSeal(job, View({Whole(1, 10 * kMs), Awaited(2), Whole(3, 40 * kMs), Awaited(4)}, now)); };
+  const auto at = [&](Duration now) {
+    return DecideSeal(job, View({Whole(1, 10 * kMs), Awaited(2), Whole(3, 40 * kMs), Awaited(4)}, now));
+  };
   EXPECT_TRUE(at(109 * kMs).chosen.empty());
   EXPECT_EQ(at(50 * kMs).recheck, Time{} + 110 * kMs);  // time alone changes the answer
   EXPECT_EQ(at(110 * kMs).chosen, (Chosen{0, 2}));
@@ -74,7 +80,21 @@ TEST(Policy, Case8_BelowTheMinimumTheStepIsPaused) {
   EXPECT_EQ(DecideSeal(job, View({Whole(1), Whole(2, {}, false)})).chosen, (Chosen{0, 1}));  // what is whole counts
   job.quorum = 0.1;
   job.grace = Duration{0};
-  EXPECT_TRUE(DecideSeal(job, View({Whole(1), Awaited(2), Awaited(3)})).chosen.empty());  // the minimum of whole ones, too
+  EXPECT_TRUE(
+      DecideSeal(job, View({Whole(1), Awaited(2), Awaited(3)})).chosen.empty());  // the minimum of whole ones, too
+}
+
+// A step that was begun with enough members is not made of fewer than the minimum, unless they were refused.
+TEST(Policy, Case8_ThoseWhoLeftTheStepDoNotCountTowardsTheMinimum) {
+  JobSpec job;
+  job.min_workers = 2;
+  SealView view = View({Whole(1)});
+  view.ready_members = 3;  // enough members, but one contribution
+  view.granted = 3;
+  EXPECT_TRUE(DecideSeal(job, view).chosen.empty());
+  EXPECT_FALSE(DecideSeal(job, view).paused);
+  view.refused = 1;
+  EXPECT_EQ(DecideSeal(job, view).chosen, (Chosen{0}));
 }
 
 TEST(Policy, TheInitialisationTakesTheFirstThatIsWhole) {
@@ -110,7 +130,8 @@ TEST(Policy, SspStopsWhoeverIsTooFarAhead) {
 
 TEST(Policy, SyncWeightsAreShareOfSamples) {
   const JobSpec job;
-  EXPECT_EQ(SealWeights(job, {5}, {From(1, {{0, 48}}), From(2, {{48, 60}, {62, 66}})}), (std::vector<double>{0.75, 0.25}));
+  EXPECT_EQ(SealWeights(job, {5}, {From(1, {{0, 48}}), From(2, {{48, 60}, {62, 66}})}),
+            (std::vector<double>{0.75, 0.25}));
   EXPECT_EQ(SealWeights(job, {5}, {From(1), From(2)}), (std::vector<double>{0.5, 0.5}));  // without a dataset
   EXPECT_EQ(SealWeights(job, {0}, {From(1)}), (std::vector<double>{1}));
 }
@@ -121,7 +142,8 @@ TEST(Policy, SyncWeightsSumToOne) {
   Random random(seed);
   for (int i = 0; i < 200; ++i) {
     std::vector<Contribution> contributors;
-    for (uint64_t w = 0; w <= random.Below(50); ++w) contributors.push_back(From(w, {{w * 1000, w * 1000 + 1 + random.Below(999)}}));
+    for (uint64_t w = 0; w <= random.Below(50); ++w)
+      contributors.push_back(From(w, {{w * 1000, w * 1000 + 1 + random.Below(999)}}));
     const std::vector<double> weights = SealWeights({}, {5}, contributors);
     EXPECT_NEAR(std::accumulate(weights.begin(), weights.end(), 0.0), 1, 1e-12);
   }
@@ -141,7 +163,8 @@ TEST(Policy, TheOrderOfSummationDoesNotDependOnArrival) {
   const uint64_t seed = test::Seed();
   EVERSTEP_SEEDED(seed);
   Random random(seed);
-  std::vector<Contribution> sorted = {From(9, {{0, 8}}), From(2, {{8, 16}, {40, 50}}), From(5, {{16, 24}}), From(1, {{24, 32}})};
+  std::vector<Contribution> sorted = {From(9, {{0, 8}}), From(2, {{8, 16}, {40, 50}}), From(5, {{16, 24}}),
+                                      From(1, {{24, 32}})};
   for (int i = 0; i < 50; ++i) {
     std::vector<Contribution> arrived = sorted;
     for (size_t k = arrived.size() - 1; k > 0; --k) std::swap(arrived[k], arrived[random.Below(k + 1)]);

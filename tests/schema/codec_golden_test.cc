@@ -1,6 +1,6 @@
 // The bytes of protocol version 1, as they were when they were written down: tests/golden/wire/NAME.hex, one for each
-// kind of message. A difference is a change of the wire. If fields were only added at the end of their tables, old bytes
-// still decode to the same value; then write the files anew with
+// kind of message. A difference is a change of the wire. If fields were only added at the end of their tables, old
+// bytes still decode to the same value; then write the files anew with
 //
 //   EVERSTEP_UPDATE_GOLDEN=1 schema_tests --gtest_filter='*Golden*'
 //
@@ -22,7 +22,8 @@ ParameterSpec GoldenSpec() {
 }
 
 ShardMap GoldenMap() {
-  return {{3}, 0x5bec, 64, {{{0}, {0xa0}, "tcp://ps0:7070"}, {{1}, {0xa1}, "tcp://ps1:7070"}}, {{0, 1}, {1, 0}, {1, 0}}};
+  return {
+      {3}, 0x5bec, 64, {{{0}, {0xa0}, "tcp://ps0:7070"}, {{1}, {0xa1}, "tcp://ps1:7070"}}, {{0, 1}, {1, 0}, {1, 0}}};
 }
 
 Seal GoldenSeal() {
@@ -61,7 +62,16 @@ std::vector<Body> GoldenBodies() {
   const SealId id{{3}, {7}};
   const std::vector<ChunkNorm> norms = {{{0}, 0.5}, {{2}, 0.25}};
   return {
-      Hello{PeerRole::kServer, "w1", "fashion", {0x1111}, {0xa0}, "tcp://ps0:7070", GoldenSpec(), 60000, {7}, kContribution.lease},
+      Hello{PeerRole::kServer,
+            "w1",
+            "fashion",
+            {0x1111},
+            {0xa0},
+            "tcp://ps0:7070",
+            GoldenSpec(),
+            60000,
+            {7},
+            kContribution.lease},
       Welcome{GoldenJob(), {1}, {7}, GoldenMap()},
       Refused{Code::kWrongSpec, "another model"},
       MapUpdate{GoldenMap()},

@@ -65,8 +65,7 @@ TEST(CodecHostile, Case39_EveryByteChanged) {
       for (const uint8_t mask : {0x01, 0x80, 0xff}) {
         ASSERT_NO_FATAL_FAILURE(ExpectStatusOrMessage(Changed(bytes, at, mask))) << "kind " << kind << " byte " << at;
       }
-      ASSERT_NO_FATAL_FAILURE(
-          ExpectStatusOrMessage(Changed(bytes, at, static_cast<uint8_t>(1 + random.Below(255)))));
+      ASSERT_NO_FATAL_FAILURE(ExpectStatusOrMessage(Changed(bytes, at, static_cast<uint8_t>(1 + random.Below(255)))));
     }
   }
 }

@@ -101,7 +101,8 @@ TEST(Job, ValuesAtTheirBoundsAreFine) {
 
 // One setting, and everything that waits is derived from it in this order.
 TEST(Job, TheLadderOfTimesIsInOrder) {
-  for (const Duration timeout : {Duration(std::chrono::milliseconds(500)), Duration(std::chrono::seconds(30)), Duration(std::chrono::hours(24))}) {
+  for (const Duration timeout : {Duration(std::chrono::milliseconds(500)), Duration(std::chrono::seconds(30)),
+                                 Duration(std::chrono::hours(24))}) {
     JobSpec job;
     job.timeout = timeout;
     EXPECT_GT(job.heartbeat(), Duration::zero());

@@ -106,7 +106,8 @@ void ExpectGoodLayout(const ChunkLayout& layout, uint64_t chunk_bytes) {
     }
     ASSERT_EQ(chunk.bytes, end);
     ASSERT_LE(chunk.bytes, chunk_bytes);
-    ASSERT_TRUE(i + 1 == layout.size() || chunk.bytes + limits::kChunkAlignment > chunk_bytes) << "a gap before the end";
+    ASSERT_TRUE(i + 1 == layout.size() || chunk.bytes + limits::kChunkAlignment > chunk_bytes)
+        << "a gap before the end";
     total += chunk.bytes;
   }
   for (size_t t = 0; t < done.size(); ++t) {
@@ -128,7 +129,8 @@ TEST(ChunkLayout, HoldsEveryByteOnce) {
 }
 
 TEST(ChunkLayout, SmallTensorsShareAChunkAndLargeOnesSpanSeveral) {
-  const auto layout = ChunkLayout::Make({{Weight("a", {1}), Weight("none", {0}), Weight("b", {3}), Weight("c", {100})}}, 256);
+  const auto layout =
+      ChunkLayout::Make({{Weight("a", {1}), Weight("none", {0}), Weight("b", {3}), Weight("c", {100})}}, 256);
   ASSERT_NO_FATAL_FAILURE(ExpectGoodLayout(*layout, 256));
   ASSERT_EQ(layout->size(), 3u);
   EXPECT_EQ(layout->chunks_of(0), (std::vector<ChunkId>{{0}}));

@@ -187,15 +187,27 @@ JobSpec RandomJob(Random& random) {
   job.name = "j" + RandomText(random, 255);
   job.mode = Pick(random, Mode::kAsync);
   OptimizerOptions& o = job.optimizer;
-  o = {Pick(random, OptimizerKind::kAdamW), Real(random), Real(random), Real(random), false, random.Uniform(),
-       random.Uniform(), Real(random), Real(random)};
+  o = {Pick(random, OptimizerKind::kAdamW),
+       Real(random),
+       Real(random),
+       Real(random),
+       false,
+       random.Uniform(),
+       random.Uniform(),
+       Real(random),
+       Real(random)};
   if (Coin(random)) {
     o.nesterov = true;
     o.momentum = 0.5 + random.Uniform();
     o.dampening = 0;
   }
-  job.schedule = {Pick(random, ScheduleKind::kWsd), Number(random), Number(random), Number(random),
-                  Real(random),                     Real(random),   Number(random)};
+  job.schedule = {Pick(random, ScheduleKind::kWsd),
+                  Number(random),
+                  Number(random),
+                  Number(random),
+                  Real(random),
+                  Real(random),
+                  Number(random)};
   job.clip_norm = Real(random);
   job.batch = 1 + random.Below(uint64_t{1} << 32);
   job.epochs = 1 + random.Below(1000);

@@ -1,5 +1,5 @@
-// Messages with random, valid contents, for round trips and as the seeds of hostile ones. The same Random gives the same
-// messages. Any thread.
+// Messages with random, valid contents, for round trips and as the seeds of hostile ones. The same Random gives the
+// same messages. Any thread.
 #pragma once
 
 #include "base/random.h"

@@ -35,14 +35,20 @@ TEST(SealDigest, EveryFieldChangesIt) {
       [](Seal& s) { s.contributors[0].lease.ranges[0].begin += 1; },
       [](Seal& s) { s.contributors[1].lease.ranges[1].end += 1; },
       [](Seal& s) { s.contributors[1].lease.ranges.pop_back(); },
-      [](Seal& s) { s.contributors[1].lease.ranges = {{32, 66}}; },
+      [](Seal& s) {
+        s.contributors[1].lease.ranges = {{32, 66}};
+      },
       [](Seal& s) { std::swap(s.contributors[0], s.contributors[1]); },  // the order of summation
       [](Seal& s) {
         s.contributors.pop_back();
         s.weights.pop_back();
       },
-      [](Seal& s) { s.weights = {0.5, 0.25}; },
-      [](Seal& s) { s.weights = {0.25, 0.5}; },
+      [](Seal& s) {
+        s.weights = {0.5, 0.25};
+      },
+      [](Seal& s) {
+        s.weights = {0.25, 0.5};
+      },
       [](Seal& s) { s.learning_rate = std::nextafter(0.1, 1); },
       [](Seal& s) { s.clip_norm = 0; },
       [](Seal& s) { s.ledger_after.epoch = 3; },

@@ -223,6 +223,19 @@ TEST_F(SessionPushThree, AsynchronousWorkersAskAfterTheirContributionWithoutFetc
   EXPECT_TRUE(mail_.TakeOne<Pull>(bulk_[0])->chunks.empty());  // all of them
 }
 
+// With all of it on the servers the step could go on, and count it, before or even without the user's commit.
+TEST_F(SessionPush, AContributionIsNotWholeBeforeItsCommit) {
+  const auto work = WorkAt(2, 3);
+  PushAll(work);
+  EXPECT_EQ(mail_.Take<Push>(bulk_[0]).size(), 1u);
+  EXPECT_TRUE(mail_.Take<Push>(bulk_[1]).empty());
+  ASSERT_TRUE(Commit(work).ok());
+  EXPECT_TRUE(mail_.Take<Push>(bulk_[0]).empty());
+  const auto last = mail_.TakeOne<Push>(bulk_[1]);
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->chunk, ChunkId{1});
+}
+
 TEST_F(SessionPush, OtherWorkForTheSameVersionVoidsTheOld) {
   const auto work = WorkAt(2, 3);
   PushAll(work);
@@ -233,7 +246,7 @@ TEST_F(SessionPush, OtherWorkForTheSameVersionVoidsTheOld) {
   const auto next = session_->TakeStep(now_);
   ASSERT_TRUE(next);
   EXPECT_EQ(next->lease, LeaseOf(4));
-  EXPECT_FALSE(next->fresh);  // the model has these parameters already
+  EXPECT_FALSE(next->fresh);                                 // the model has these parameters already
   session_->PushChunk(now_, work.serial, {0}, Bytes(0, 0));  // of the step before
   mail_.Clear();
   Collect();

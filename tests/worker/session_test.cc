@@ -192,7 +192,8 @@ TEST_F(SessionLinks, Case10_AfterTheCoordinatorsDeathItSaysWhatItHolds) {
   EXPECT_TRUE(mail_.TakeOne<Push>(bulk_[0]));
 }
 
-// A lease of a step that is over must not be claimed: the new coordinator would wait for a contribution that never comes.
+// A lease of a step that is over must not be claimed: the new coordinator would wait for a contribution that never
+// comes.
 TEST_F(SessionLinks, Case10_TheLeaseOfAStepThatIsOverIsNotClaimed) {
   const auto work = WorkAt(2);
   PushAll(work);
