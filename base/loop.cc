@@ -104,9 +104,17 @@ bool Loop::RunIdle() {
 
 void Loop::RunTimers() {
   const Time now = SteadyNow();
-  while (!timers_.empty() && timers_.begin()->first.first <= now) {
-    auto node = timers_.extract(timers_.begin());
-    timer_times_.erase(node.key().second);
+  // What a timer asks for, however early, is for the next round: the others come first.
+  std::vector<TimerId> due;
+  for (const auto& [key, task] : timers_) {
+    if (key.first > now) break;
+    due.push_back(key.second);
+  }
+  for (TimerId id : due) {
+    const auto time = timer_times_.find(id);
+    if (time == timer_times_.end()) continue;  // cancelled meanwhile
+    auto node = timers_.extract({time->second, id});
+    timer_times_.erase(time);
     node.mapped()();
   }
 }

@@ -456,6 +456,7 @@ void Session::Advance(Time now) {
 }
 
 void Session::OnTick(Time now) {
+  next_tick_ = Time::Never();
   if (Over()) return;
   next_tick_ = now + std::chrono::milliseconds(100);
   OpenWhatIsDown(now);

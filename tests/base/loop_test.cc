@@ -233,6 +233,18 @@ TEST(Loop, AnIdleCheckMayRemoveItself) {
   EXPECT_EQ(calls, 1);
 }
 
+TEST(Loop, TimersThatAreAlwaysDueDoNotStarveTheRest) {
+  Loop loop;
+  int fired = 0;
+  std::function<void()> again = [&] {
+    if (++fired < 100'000) loop.At(Time{}, again);
+  };
+  loop.At(Time{}, again);
+  loop.At(SteadyNow() + std::chrono::milliseconds(1), [&] { loop.Post([&] { loop.Stop(); }); });
+  loop.Run();
+  EXPECT_LT(fired, 100'000);
+}
+
 TEST(LoopThread, CallWaitsForItsTask) {
   LoopThread runner;
   int value = 0;
