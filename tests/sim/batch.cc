@@ -46,6 +46,13 @@ std::string Line(const RunResult& r) {
   return line.str();
 }
 
+void CheckReplay(RunResult* result) {
+  const RunResult again = RunSeed(result->seed, {true, 1});
+  if (again.trace_hash != result->trace_hash || again.events != result->events) {
+    result->violation = Violation{"replay", "the same seed ran differently the second time"};
+  }
+}
+
 // Every `stride`th seed, in order, until one fails.
 [[noreturn]] void Child(const BatchOptions& options, unsigned index, unsigned stride, int fd) {
   SetPlant(options.plant);
@@ -53,7 +60,8 @@ std::string Line(const RunResult& r) {
     const uint64_t seed = options.first_seed + i;
     Write(fd, "begin " + std::to_string(seed) + "\n");
     alarm(kSeedDeadlineSeconds);
-    const RunResult result = RunSeed(seed, {});
+    RunResult result = RunSeed(seed, {});
+    if (options.twice && !result.violation) CheckReplay(&result);
     Write(fd, result.violation ? "failed " + std::to_string(seed) + "\n" : Line(result));
     if (result.violation) break;
   }
@@ -173,7 +181,13 @@ class Batch {
   // Runs the failing seed once more, now with the trace. If it takes the process down, a child prints what it can.
   RunResult Explain(uint64_t seed) {
     SetPlant(options_.plant);
-    if (!died_.contains(seed)) return RunSeed(seed, {true, 40});
+    if (!died_.contains(seed)) {
+      RunResult result = RunSeed(seed, {true, 40});
+      if (!result.violation && options_.twice) CheckReplay(&result);
+      if (result.violation) return result;
+      result.violation = Violation{"replay", "it failed in a child process and not when it was run again"};
+      return result;
+    }
     RunResult result;
     result.seed = seed;
     const int signal = died_[seed];

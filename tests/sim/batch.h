@@ -15,6 +15,7 @@ struct BatchOptions {
   uint64_t seeds = 200;
   unsigned jobs = 0;
   std::string plant;
+  bool twice = false;         // each seed twice, the second time with its trace: the runs must be the same, bit for bit
   bool progress = false;
 };
 

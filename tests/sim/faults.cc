@@ -76,9 +76,9 @@ void Faults::Heal() {
   Network& network = world_.network();
   network.drop = network.duplicate = network.reorder = network.spike = network.garble = 0;
   const std::vector<Node*> all = cluster_.AllNodes();
-  for (const Node* a : all) {
-    for (const Node* b : all) {
-      if (a < b && world_.Cut(*a, *b)) world_.SetCut(*a, *b, false);
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      if (world_.Cut(*all[i], *all[k])) world_.SetCut(*all[i], *all[k], false);
     }
   }
   world_.Bind("coordinator", &cluster_.coordinator());
@@ -104,16 +104,20 @@ WorkerNode* Faults::AnyWorker() {
 void Faults::CrashWorker(WorkerNode& worker, bool silent) {
   Count(silent ? "worker hosts lost" : "workers killed");
   worker.Crash(silent);
-  cluster_.WorkerComesAt(worker, world_.now() + UpTo(random_.Chance(0.5) ? milliseconds(30) : cluster_.job().lease() * 3));
+  const Time back = world_.now() + UpTo(random_.Chance(0.5) ? milliseconds(30) : cluster_.job().lease() * 3);
+  // What its last life said may arrive after what the next one says.
+  worker.Disturb(back + cluster_.job().lease() * 3);
+  cluster_.WorkerComesAt(worker, back);
 }
 
 // Dies between one message and the next: a push that reached some servers, a commit that reached one of them.
 void Faults::CrashInTheAct() {
   const bool coordinator = cluster_.scenario().faults.crash_coordinator > 0 && random_.Chance(0.5);
   if (coordinator) {
-    static constexpr std::string_view kMessages[] = {"Grant", "SealStep", "Commit", "Promise", "Finish", "Welcome"};
+    static constexpr std::string_view kMessages[] = {"Grant", "SealStep", "Commit", "Commit", "Commit", "Promise", "Finish", "Welcome"};
     Node& node = cluster_.coordinator();
-    trigger_ = Trigger{&node, node.life(), kMessages[random_.Below(std::size(kMessages))], static_cast<int>(random_.Between(1, 6))};
+    const int count = random_.Chance(0.4) ? 1 : static_cast<int>(random_.Between(1, 6));
+    trigger_ = Trigger{&node, node.life(), kMessages[random_.Below(std::size(kMessages))], count};
   } else if (WorkerNode* worker = AnyWorker()) {
     static constexpr std::string_view kMessages[] = {"Push", "Push", "Push", "Pull", "Ready", "Report"};
     trigger_ = Trigger{worker, worker->life(), kMessages[random_.Below(std::size(kMessages))], static_cast<int>(random_.Between(1, 6))};
@@ -157,6 +161,7 @@ void Faults::FlapOnce(WorkerNode& worker, int times) {
   world_.After(UpTo(milliseconds(60)), [this, &worker, times] {
     if (healed_) return;
     worker.Crash(false);
+    worker.Disturb(world_.now() + cluster_.job().lease() * 3);
     world_.After(UpTo(milliseconds(40)), [this, &worker, times] {
       if (healed_) return;
       if (!worker.running()) worker.Start();

@@ -90,8 +90,8 @@ void ChooseFaults(Random& r, Scenario* s) {
   if (r.Chance(0.3)) f.cut_server = 2;
   if (r.Chance(0.3)) f.freeze_coordinator = 2;
   if (r.Chance(0.3)) f.record_outage = 2;
-  if (r.Chance(0.3)) f.stranger = 3;
-  if (r.Chance(0.4)) f.crash_coordinator = 4;
+  if (r.Chance(0.5)) f.stranger = 4;
+  if (r.Chance(0.6)) f.crash_coordinator = 4;
   if (s->story == Story::kTakeover) f.takeover = 25;
   if (s->story == Story::kServerLost) f.crash_server = 6;
   if (r.Chance(0.25)) s->poison = OneOf(r, {0.01, 0.05});

@@ -89,6 +89,7 @@ int main(int argc, char** argv) {
   app.add_option("--first-seed", options.first_seed, "the first of them")->capture_default_str();
   app.add_option("--jobs", options.jobs, "processes that run seeds side by side; 0: one a core")->capture_default_str();
   app.add_option("--seed", seed, "run this one seed and print its trace hash");
+  app.add_flag("--twice", options.twice, "run each seed twice; both runs must be the same, bit for bit");
   app.add_flag("--trace", trace, "with --seed: print every event");
   app.add_option("--plant", plant, "a planted bug that must be found; `all` of them, or `list`; with --seed: run it so");
   CLI11_PARSE(app, argc, argv);

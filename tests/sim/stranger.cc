@@ -11,7 +11,9 @@ constexpr uint64_t kListenEvery = 5;
 }  // namespace
 
 void StrangerNode::OnSent(Node& from, Node*, const Envelope& envelope) {
-  if (from.Stranger() || std::holds_alternative<ChunkData>(envelope.body) || ++passed_ % kListenEvery != 0) return;
+  if (from.Stranger()) return;
+  if (std::holds_alternative<Push>(envelope.body)) newest_push_ = envelope;
+  if (std::holds_alternative<ChunkData>(envelope.body) || ++passed_ % kListenEvery != 0) return;
   heard_.push_back(envelope);
   if (heard_.size() > kRemembered) heard_.pop_front();
 }
@@ -33,7 +35,7 @@ std::pair<Envelope, Buffer> StrangerNode::BadPush(Envelope envelope) {
   if (push == nullptr) return {envelope, {}};
   const std::string bytes(random_.Below(1000) * 8 + 4, 'x');  // no chunk's size
   switch (random_.Below(4)) {
-    case 0: push->chunk.value = static_cast<uint32_t>(random_.Below(8)); break;
+    case 0: push->chunk.value += static_cast<uint32_t>(random_.Below(4)); break;  // before its real sender gets to it
     case 1: push->chunk.value = static_cast<uint32_t>(random_.Next()); break;
     case 2: push->contribution.base.value += 1000; break;
     default: push->contribution.worker.value = random_.Next(); break;
@@ -43,7 +45,7 @@ std::pair<Envelope, Buffer> StrangerNode::BadPush(Envelope envelope) {
 
 std::pair<Envelope, Buffer> StrangerNode::ForServer() {
   switch (random_.Below(3)) {
-    case 0: return BadPush(Overheard({"Push"}));
+    case 0: return BadPush(newest_push_ ? *newest_push_ : Overheard({"Push"}));
     case 1: {
       Pull pull{{random_.Next()}, {random_.Below(4)}, random_.Chance(0.5), {{static_cast<uint32_t>(random_.Next())}}, {}};
       return {{Overheard({"Push", "Pull"}).job, {}, pull}, {}};

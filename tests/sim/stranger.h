@@ -43,6 +43,7 @@ class StrangerNode : public Node, public Tap {
   const Scenario& scenario_;
   Random random_;
   std::deque<Envelope> heard_;
+  std::optional<Envelope> newest_push_;
   uint64_t passed_ = 0;
   uint64_t answers_ = 0;
 };
