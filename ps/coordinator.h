@@ -173,6 +173,7 @@ class Coordinator {
   void JoinServer(Time now, PeerId from, const Hello& m);
   void JoinWorker(Time now, PeerId from, const Hello& m);
   Status CheckModel(const Hello& m);
+  void TakeBackDeparted(Member* member);
   void Refuse(Time now, PeerId to, const Hello& hello, Status why);
   void Handle(Time now, PeerId from, const Ready& m);
   void Handle(Time now, PeerId from, const Heartbeat& m, Ballot map);

@@ -131,11 +131,20 @@ void Coordinator::JoinWorker(Time now, PeerId from, const Hello& m) {
     // It was a member of an earlier life of the coordinator and holds parameters and perhaps work.
     member.ready = true;
     if (m.lease) member.claimed = Work{0, m.version, *m.lease};
+    TakeBackDeparted(&member);
   }
   Note(now, "worker-joined", Label(member), Short(member.id));
   Send(from, Welcome{options_.spec, {}, version_, map_});
   MaybeFormMap(now);
   Advance(now);
+}
+
+// A recovered coordinator has counted its contribution already, as one whose worker is gone.
+void Coordinator::TakeBackDeparted(Member* member) {
+  for (const StagedEntry& entry : staged_) {
+    const Contribution& c = entry.contribution;
+    if (c.worker == member->id && departed_.erase(c.lease.id) > 0) member->work = Work{0, c.base, c.lease};
+  }
 }
 
 // ---- Life signs ----
@@ -166,6 +175,8 @@ void Coordinator::Handle(Time now, PeerId from, const Ready& m) {
 
 void Coordinator::Handle(Time now, PeerId from, const Heartbeat& m, Ballot map) {
   if (m.worker == WorkerId{}) {
+    // A hello that was under way for long can make an older link of the server's the last one that was heard of.
+    if (FindServerByPeer(from) == nullptr) return closings_.push_back(from);
     if (state_ == State::kFinished) Send(from, Finish{version_, false});
     if (state_ == State::kFailed) Send(from, JobFailed{failure_->code(), failure_->message()});
     return Send(from, HeartbeatAck{});
