@@ -360,7 +360,7 @@ std::optional<Session::StepWork> Session::TakeStep(Time) {
   if (fresh_) work.parameters = std::exchange(arrived_, {});
   fresh_ = false;
   in_hand_ = work.serial;
-  flight_ = InFlight{work.serial, {id_, held_, held_digest_, grant_->lease}, false, {}, {}};
+  flight_ = InFlight{work.serial, {id_, held_, held_digest_, grant_->lease}, false, {}, {}, {}};
   NoteProgress(Phase::kComputing);
   return work;
 }
@@ -369,7 +369,12 @@ void Session::PushChunk(Time, uint64_t serial, ChunkId chunk, Buffer bytes) {
   if (!flight_ || flight_->serial != serial || Over()) return;
   flight_->chunks[chunk] = std::move(bytes);
   NoteProgress(Phase::kPushing);
-  SendChunk(chunk);
+  // A contribution counts as soon as the servers have all of it, which is for the user to say.
+  if (flight_->chunks.size() == layout_->size()) {
+    flight_->last = chunk;
+  } else {
+    SendChunk(chunk);
+  }
 }
 
 void Session::SendChunk(ChunkId chunk) {
@@ -390,6 +395,8 @@ Status Session::CommitStep(Time now, uint64_t serial, std::vector<Metric> metric
   flight_->committed = true;
   NoteProgress(Phase::kWaiting);
   Send(coordinator_.peer, Report{id_, flight_->contribution.base, flight_->contribution.lease.id, false, std::move(metrics)});
+  // After the report, so that the step's metrics are there when the contribution is whole.
+  if (flight_->last) SendChunk(*flight_->last);
   if (job_->mode != Mode::kSync) PullAll(now);  // asks whether all of it arrived; the version comes with the grant
   Advance(now);
   return Status::Ok();

@@ -64,7 +64,7 @@ class Session {
 
   // The step the user should work on now; nullopt while there is none. The same step is handed out once.
   std::optional<StepWork> TakeStep(Time now);
-  // A chunk of the contribution; ignored when the step is over.
+  // A chunk of the contribution; ignored when the step is over. The last one is sent with CommitStep.
   void PushChunk(Time now, uint64_t serial, ChunkId chunk, Buffer bytes);
   // All chunks were pushed. kStale when the step is over and the contribution will not count.
   Status CommitStep(Time now, uint64_t serial, std::vector<Metric> metrics);
@@ -124,6 +124,7 @@ class Session {
     bool committed = false;       // by the user
     std::vector<Metric> metrics;
     std::map<ChunkId, Buffer> chunks;
+    std::optional<ChunkId> last;  // the one that waits for the user's commit
   };
   struct Arrival {
     Version version;

@@ -27,6 +27,7 @@ class CoordinatorNode : public Node {
   bool InOffice() const { return !record_.record() || record_.record()->holder == holder_; }
 
   bool Listening() const override { return running() && core_.has_value(); }
+  bool Anchored() const override { return true; }
   std::string Describe() const override;
 
  private:

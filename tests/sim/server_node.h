@@ -18,6 +18,7 @@ class ServerNode : public Node {
 
   const Replica* core() const { return core_ ? &*core_ : nullptr; }
   PeerId coordinator_link() const { return coordinator_; }
+  bool Anchored() const override { return true; }
   std::string Describe() const override;
 
  private:

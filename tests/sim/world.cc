@@ -213,7 +213,7 @@ void World::Transmit(const std::shared_ptr<Link>& link, int side, Link::Frame fr
   }
   if (n.garble > 0 && r.Chance(n.garble)) Garble(*link->ends[1 - side].node, frame);
   Duration extra{0};
-  if (n.spike > 0 && r.Chance(n.spike)) {
+  if (n.spike > 0 && r.Chance(n.spike) && !(a.Anchored() && b.Anchored())) {
     ++spiked_;
     extra = Duration(r.Between(0, n.spike_length.count()));
     for (Node* node : {&a, &b}) node->Disturb(now_ + extra + std::chrono::seconds(3));

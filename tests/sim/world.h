@@ -101,6 +101,8 @@ class Node {
   virtual std::string Describe() const = 0;
   // Not one of ours: what it says proves nothing.
   virtual bool Stranger() const { return false; }
+  // Messages between two such are never late by a lease: the job would rightly be given up.
+  virtual bool Anchored() const { return false; }
 
  protected:
   friend class World;

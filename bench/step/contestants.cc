@@ -1,0 +1,272 @@
+#include "bench/step/contestants.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "base/file.h"
+#include "base/process.h"
+#include "bench/step/control.h"
+#include "bench/step/workload.h"
+
+namespace everstep::bench {
+namespace {
+
+constexpr Duration kServerPatience = std::chrono::seconds(30);
+
+// Names of children and of their sockets, unique within the bench.
+std::string NextPrefix() {
+  static unsigned count = 0;
+  return "c" + std::to_string(++count) + "-";
+}
+
+std::string Number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+std::vector<pid_t> PidsOf(const std::vector<Child>& children) {
+  std::vector<pid_t> pids;
+  for (const Child& child : children) pids.push_back(child.pid());
+  return pids;
+}
+
+// One child for each worker of the cell.
+Status StartWorkers(const std::vector<std::string>& argv, const Surroundings& around, const Cell& cell,
+                    const std::string& prefix, std::vector<Child>* children) {
+  for (unsigned i = 0; i < cell.workers; ++i) {
+    std::vector<std::string> own = argv;
+    own.insert(own.end(), {"--index", std::to_string(i), "--workers", std::to_string(cell.workers), "--bytes",
+                           std::to_string(cell.bytes)});
+    EVERSTEP_ASSIGN(Child child, Child::Start(std::move(own), around.folder, prefix + "w" + std::to_string(i)));
+    children->push_back(std::move(child));
+  }
+  return Status::Ok();
+}
+
+class EverstepContestant : public Contestant {
+ public:
+  EverstepContestant(const Surroundings& around, const Cell& cell, const std::string& scheme, unsigned servers)
+      : around_(around), cell_(cell), scheme_(scheme), server_count_(servers), prefix_(NextPrefix()) {}
+  ~EverstepContestant() override {
+    for (Child& child : children_) child.Quit();
+    for (Process& server : servers_) (void)server.Signal(SIGTERM);
+    for (Process& server : servers_) (void)server.Wait(std::chrono::seconds(5));
+  }
+
+  std::string name() const override {
+    return "everstep " + scheme_ + ", " + std::to_string(server_count_) + (server_count_ == 1 ? " server" : " servers");
+  }
+  // Workers: model, gradient, what is pushed, what is pulled. Servers: a slot a worker, sum, state, three versions.
+  uint64_t memory() const override { return cell_.bytes * (5 * cell_.workers + 6) + (uint64_t{256} << 20); }
+
+  Status Start() override {
+    for (unsigned i = 0; i < server_count_; ++i) EVERSTEP_RETURN_IF_ERROR(StartServer(i));
+    return StartWorkers({around_.programs + "/everstep-bench-step", "--role", "worker", "--address", coordinator_},
+                        around_, cell_, prefix_, &children_);
+  }
+  Result<Duration> Run(uint64_t steps) override {
+    Result<Duration> took = Child::RunAll(children_, steps);
+    if (took.ok()) return took;
+    std::string logs;
+    for (unsigned i = 0; i < servers_.size(); ++i) logs += "ps" + std::to_string(i) + TailOf(PathOf(i) + ".log");
+    return Status(took.status().code(), took.status().message() + "\n" + logs);
+  }
+  std::vector<pid_t> servers() const override {
+    std::vector<pid_t> pids;
+    for (const Process& server : servers_) pids.push_back(server.pid());
+    return pids;
+  }
+  std::vector<pid_t> workers() const override { return PidsOf(children_); }
+
+ private:
+  std::string PathOf(unsigned server) const { return around_.folder + "/" + prefix_ + "ps" + std::to_string(server); }
+
+  Status StartServer(unsigned i) {
+    const std::string path = PathOf(i);
+    std::vector<std::string> argv{around_.programs + "/everstep-ps",
+                                  "--server-name",
+                                  "ps" + std::to_string(i),
+                                  "--listen",
+                                  scheme_ == "tcp" ? "tcp://127.0.0.1:0" : "ipc://" + path,
+                                  "--address-file",
+                                  path + ".address",
+                                  "--no-progress"};
+    if (around_.server_threads > 0) argv.insert(argv.end(), {"--threads", std::to_string(around_.server_threads)});
+    if (i > 0) {
+      argv.insert(argv.end(), {"--join", coordinator_});
+    } else {
+      const std::string workers = std::to_string(cell_.workers);
+      argv.insert(argv.end(), {"--name",          "bench",
+                               "--epochs",        "0",
+                               "--max-steps",     "1000000000",
+                               "--optimizer",     "sgd",
+                               "--momentum",      Number(kMomentum),
+                               "--learning-rate", Number(kLearningRate),
+                               "--workers",       workers + ":" + workers,
+                               "--batch",         workers,
+                               "--servers",       std::to_string(server_count_),
+                               "--timeout-s",     "60"});
+      if (around_.chunk_bytes > 0) argv.insert(argv.end(), {"--chunk-bytes", std::to_string(around_.chunk_bytes)});
+    }
+    Process::Options options;
+    options.output_path = options.error_path = path + ".log";
+    EVERSTEP_ASSIGN(Process server, Process::Start(argv, options));
+    servers_.push_back(std::move(server));
+    const Time deadline = SteadyNow() + kServerPatience;
+    while (!FileExists(path + ".address")) {
+      if (servers_.back().Poll() || SteadyNow() > deadline) {
+        return {Code::kUnavailable, "everstep-ps did not come up" + TailOf(path + ".log")};
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    if (i > 0) return Status::Ok();
+    EVERSTEP_ASSIGN(coordinator_, ReadFile(path + ".address"));
+    coordinator_.erase(coordinator_.find_last_not_of('\n') + 1);
+    return Status::Ok();
+  }
+
+  const Surroundings& around_;
+  const Cell cell_;
+  const std::string scheme_;
+  const unsigned server_count_;
+  const std::string prefix_;
+  std::string coordinator_;
+  std::vector<Process> servers_;
+  std::vector<Child> children_;
+};
+
+class MemcpyContestant : public Contestant {
+ public:
+  MemcpyContestant(const Cell& cell, unsigned threads) : cell_(cell), threads_(threads) {}
+
+  std::string name() const override {
+    return "memcpy, " + std::to_string(threads_) + (threads_ == 1 ? " thread" : " threads");
+  }
+  uint64_t memory() const override { return cell_.bytes * (3 * cell_.workers + 1); }
+  Status Start() override {
+    const auto array = [&] { return std::vector<std::byte>(cell_.bytes, std::byte{1}); };
+    published_ = array();
+    for (unsigned i = 0; i < cell_.workers; ++i) {
+      gradients_.push_back(array());
+      slots_.push_back(array());
+      models_.push_back(array());
+    }
+    return Status::Ok();
+  }
+  Result<Duration> Run(uint64_t steps) override {
+    const Time begin = SteadyNow();
+    std::vector<std::thread> others;
+    for (unsigned t = 1; t < threads_; ++t) others.emplace_back([this, t, steps] { Copy(t, steps); });
+    Copy(0, steps);
+    for (std::thread& other : others) other.join();
+    return SteadyNow() - begin;
+  }
+  std::vector<pid_t> workers() const override { return {getpid()}; }
+
+ private:
+  // This thread's share of each array.
+  void Copy(unsigned thread, uint64_t steps) {
+    const size_t from = cell_.bytes * thread / threads_;
+    const size_t size = cell_.bytes * (thread + 1) / threads_ - from;
+    for (uint64_t step = 0; step < steps; ++step) {
+      for (unsigned i = 0; i < cell_.workers; ++i)
+        std::memcpy(slots_[i].data() + from, gradients_[i].data() + from, size);
+      for (unsigned i = 0; i < cell_.workers; ++i)
+        std::memcpy(models_[i].data() + from, published_.data() + from, size);
+    }
+  }
+
+  const Cell cell_;
+  const unsigned threads_;
+  std::vector<std::byte> published_;
+  std::vector<std::vector<std::byte>> gradients_, slots_, models_;
+};
+
+class SocketsContestant : public Contestant {
+ public:
+  SocketsContestant(const Surroundings& around, const Cell& cell, const std::string& kind)
+      : around_(around), cell_(cell), kind_(kind), prefix_(NextPrefix()) {}
+  ~SocketsContestant() override {
+    for (Child& child : children_) child.Quit();
+    for (Child& child : hub_) child.Quit();
+  }
+
+  std::string name() const override { return "plain " + kind_ + " sockets"; }
+  uint64_t memory() const override { return cell_.bytes * (3 * cell_.workers + 1); }
+  Status Start() override {
+    const std::vector<std::string> argv{around_.programs + "/everstep-bench-step", "--address",
+                                        kind_ + ":" + around_.folder + "/" + prefix_ + "hub.address", "--role"};
+    std::vector<std::string> hub = argv;
+    hub.insert(hub.end(), {"hub", "--workers", std::to_string(cell_.workers), "--bytes", std::to_string(cell_.bytes)});
+    EVERSTEP_ASSIGN(Child child, Child::Start(std::move(hub), around_.folder, prefix_ + "hub"));
+    hub_.push_back(std::move(child));
+    std::vector<std::string> spoke = argv;
+    spoke.push_back("spoke");
+    return StartWorkers(spoke, around_, cell_, prefix_, &children_);
+  }
+  Result<Duration> Run(uint64_t steps) override { return Child::RunAll(children_, steps); }
+  std::vector<pid_t> servers() const override { return PidsOf(hub_); }
+  std::vector<pid_t> workers() const override { return PidsOf(children_); }
+
+ private:
+  const Surroundings& around_;
+  const Cell cell_;
+  const std::string kind_;
+  const std::string prefix_;
+  std::vector<Child> hub_;
+  std::vector<Child> children_;
+};
+
+class GlooContestant : public Contestant {
+ public:
+  GlooContestant(const Surroundings& around, const Cell& cell) : around_(around), cell_(cell), prefix_(NextPrefix()) {}
+  ~GlooContestant() override {
+    for (Child& child : children_) child.Quit();
+  }
+
+  std::string name() const override { return "gloo all-reduce + sgd"; }
+  uint64_t memory() const override { return cell_.bytes * 4 * cell_.workers + cell_.workers * (uint64_t{200} << 20); }
+  Status Start() override {
+    if (cell_.workers < 2) return {Code::kInvalidArgument, "one rank has nobody to reduce with"};
+    const std::string program = around_.programs + "/everstep-gloo-baseline";
+    if (!FileExists(program)) {
+      return {Code::kNotFound, "everstep-gloo-baseline was not built; it needs Debian's libtorch-dev and libgloo-dev"};
+    }
+    return StartWorkers({program, "--store", around_.folder + "/" + prefix_ + "store"}, around_, cell_, prefix_,
+                        &children_);
+  }
+  Result<Duration> Run(uint64_t steps) override { return Child::RunAll(children_, steps); }
+  std::vector<pid_t> workers() const override { return PidsOf(children_); }
+
+ private:
+  const Surroundings& around_;
+  const Cell cell_;
+  const std::string prefix_;
+  std::vector<Child> children_;
+};
+
+}  // namespace
+
+std::unique_ptr<Contestant> MakeEverstep(const Surroundings& around, const Cell& cell, const std::string& scheme,
+                                         unsigned servers) {
+  return std::make_unique<EverstepContestant>(around, cell, scheme, servers);
+}
+
+std::unique_ptr<Contestant> MakeMemcpy(const Cell& cell, unsigned threads) {
+  return std::make_unique<MemcpyContestant>(cell, threads);
+}
+
+std::unique_ptr<Contestant> MakeSockets(const Surroundings& around, const Cell& cell, const std::string& kind) {
+  return std::make_unique<SocketsContestant>(around, cell, kind);
+}
+
+std::unique_ptr<Contestant> MakeGloo(const Surroundings& around, const Cell& cell) {
+  return std::make_unique<GlooContestant>(around, cell);
+}
+
+}  // namespace everstep::bench

@@ -1,0 +1,35 @@
+// Who takes part: Everstep itself, and what a step could cost at best (copies, plain sockets) or costs elsewhere
+// (Gloo).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "bench/step/contest.h"
+
+namespace everstep::bench {
+
+struct Surroundings {
+  std::string folder;           // for sockets and logs; short, because socket paths are
+  std::string programs;         // the folder of everstep-ps and of this binary
+  uint64_t chunk_bytes = 0;     // 0: the servers' default
+  unsigned server_threads = 0;  // 0: the servers' default
+};
+
+// One Everstep job: `servers` everstep-ps and the cell's workers, over "tcp" or "ipc".
+std::unique_ptr<Contestant> MakeEverstep(const Surroundings& around, const Cell& cell, const std::string& scheme,
+                                         unsigned servers);
+
+// memcpy of what a step moves between processes: each worker's bytes up and down, within this process.
+std::unique_ptr<Contestant> MakeMemcpy(const Cell& cell, unsigned threads);
+
+// The same bytes over plain blocking sockets ("tcp" or "unix") between processes, into reused buffers: a hub with a
+// thread a worker takes everything up, then sends everything down.
+std::unique_ptr<Contestant> MakeSockets(const Surroundings& around, const Cell& cell, const std::string& kind);
+
+// c10d's Gloo ring all-reduce of the gradients and a local update on every rank, from the libtorch of the build
+// (everstep-gloo-baseline).
+std::unique_ptr<Contestant> MakeGloo(const Surroundings& around, const Cell& cell);
+
+}  // namespace everstep::bench
