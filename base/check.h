@@ -9,9 +9,10 @@ namespace everstep {
 // Prints the place, the condition and the message, and aborts.
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition, std::string_view message);
 
-#define EVERSTEP_CHECK(condition, message)                                                   \
-  do {                                                                                       \
-    if (!(condition)) [[unlikely]] ::everstep::CheckFailed(__FILE__, __LINE__, #condition, (message)); \
+#define EVERSTEP_CHECK(condition, message)                                \
+  do {                                                                    \
+    if (!(condition)) [[unlikely]]                                        \
+      ::everstep::CheckFailed(__FILE__, __LINE__, #condition, (message)); \
   } while (false)
 
 }  // namespace everstep

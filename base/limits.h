@@ -7,17 +7,17 @@
 namespace everstep::limits {
 
 // Messages.
-inline constexpr size_t kMaxHeaderBytes = 16u << 20;        // header frame: a parameter spec or a map is the largest
-inline constexpr size_t kMaxPayloadBytes = 64u << 20;       // one chunk, with room to spare
-inline constexpr size_t kMaxFramesPerMessage = 2;           // header + payload
+inline constexpr size_t kMaxHeaderBytes = 16u << 20;   // header frame: a parameter spec or a map is the largest
+inline constexpr size_t kMaxPayloadBytes = 64u << 20;  // one chunk, with room to spare
+inline constexpr size_t kMaxFramesPerMessage = 2;      // header + payload
 
 // Chunks: the unit of transfer and placement.
 inline constexpr size_t kChunkAlignment = 64;
 inline constexpr size_t kMinChunkBytes = 64;
-inline constexpr size_t kDefaultChunkBytes = 1u << 20;      // measured in docs/performance.md
+inline constexpr size_t kDefaultChunkBytes = 1u << 20;  // measured in docs/performance.md
 inline constexpr size_t kMaxChunkBytes = 16u << 20;
-inline constexpr size_t kMaxChunks = 1u << 19;              // a map of so many chunks still fits into one header
-inline constexpr size_t kMaxReplication = 7;                // ... with so many holders each
+inline constexpr size_t kMaxChunks = 1u << 19;  // a map of so many chunks still fits into one header
+inline constexpr size_t kMaxReplication = 7;    // ... with so many holders each
 
 // Byte credits: how much a sender may have under way on one connection before the receiver has consumed it.
 inline constexpr size_t kCreditWindowBytes = 64u << 20;
@@ -33,13 +33,13 @@ inline constexpr size_t kMaxPendingConnections = 1024;
 
 // Shards.
 inline constexpr size_t kMaxTensors = 1u << 20;
-inline constexpr size_t kMaxSlots = 2 * kMaxMembers;        // staged contributions that one server keeps
+inline constexpr size_t kMaxSlots = 2 * kMaxMembers;  // staged contributions that one server keeps
 inline constexpr size_t kMaxWaitingPulls = 2 * kMaxMembers;
-inline constexpr size_t kMaxStaleness = 1u << 16;           // commits that a contribution may be behind
+inline constexpr size_t kMaxStaleness = 1u << 16;  // commits that a contribution may be behind
 
 // Ledger.
-inline constexpr size_t kMaxLeaseRanges = 4096;             // ranges of one lease
-inline constexpr size_t kMaxLedgerRanges = 1u << 20;        // holes of one epoch
+inline constexpr size_t kMaxLeaseRanges = 4096;       // ranges of one lease
+inline constexpr size_t kMaxLedgerRanges = 1u << 20;  // holes of one epoch
 
 // Data files of everstep-worker's built-in tasks, as unpacked.
 inline constexpr size_t kMaxDataFileBytes = size_t{4} << 30;

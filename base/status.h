@@ -78,7 +78,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}        // NOLINT: implicit by design
   Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {  // NOLINT
     EVERSTEP_CHECK(!std::get<1>(state_).ok(), "a Result without a value needs an error");
   }
@@ -118,14 +118,14 @@ class [[nodiscard]] Result {
 #define EVERSTEP_CONCAT(a, b) EVERSTEP_CONCAT_INNER(a, b)
 
 // Returns the error of a Status expression to the caller.
-#define EVERSTEP_RETURN_IF_ERROR(expression)                   \
-  do {                                                         \
+#define EVERSTEP_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                            \
     if (::everstep::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 
 // EVERSTEP_ASSIGN(auto x, SomeResult()): x is the value, or the error is returned to the caller.
-#define EVERSTEP_ASSIGN(target, expression)                                  \
-  auto EVERSTEP_CONCAT(result_, __LINE__) = (expression);                    \
+#define EVERSTEP_ASSIGN(target, expression)                                                         \
+  auto EVERSTEP_CONCAT(result_, __LINE__) = (expression);                                           \
   if (!EVERSTEP_CONCAT(result_, __LINE__).ok()) return EVERSTEP_CONCAT(result_, __LINE__).status(); \
   target = std::move(EVERSTEP_CONCAT(result_, __LINE__)).value()
 

@@ -64,14 +64,16 @@ Result<Configuration> Parse(std::string_view text) {
   EVERSTEP_ASSIGN(const Envelope second, TakeMessage(&text));
   const auto* promise = std::get_if<Promise>(&first.body);
   const auto* holder = std::get_if<Hello>(&second.body);
-  if (promise == nullptr || holder == nullptr || !text.empty()) return Status(Code::kCorrupt, "it is not a configuration record");
+  if (promise == nullptr || holder == nullptr || !text.empty())
+    return Status(Code::kCorrupt, "it is not a configuration record");
   EVERSTEP_RETURN_IF_ERROR(Validate(promise->spec, promise->map.chunk_bytes));
   return Configuration{first.ballot, first.job, holder->incarnation, promise->map, promise->spec, holder->dataset_size};
 }
 
 class FileRecord : public ConfigRecord {
  public:
-  explicit FileRecord(std::string folder) : path_(folder + "/configuration"), lock_path_(folder + "/configuration.lock") {}
+  explicit FileRecord(std::string folder)
+      : path_(folder + "/configuration"), lock_path_(folder + "/configuration.lock") {}
 
   Result<std::optional<Configuration>> Read() override {
     EVERSTEP_ASSIGN(const FileLock lock, FileLock::Acquire(lock_path_, true));

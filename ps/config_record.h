@@ -19,7 +19,7 @@ namespace everstep {
 struct Configuration {
   Ballot ballot;
   JobUid job;
-  Incarnation holder;          // the coordinator's process
+  Incarnation holder;  // the coordinator's process
   ShardMap map;
   ParameterSpec spec;
   uint64_t dataset_size = 0;

@@ -24,7 +24,11 @@ std::string_view Name(Coordinator::State state) {
 }
 
 Coordinator::Coordinator(Time now, Options options)
-    : options_(std::move(options)), gathering_since_(now), next_beat_(now), next_retransmit_(now), members_(options_.spec) {
+    : options_(std::move(options)),
+      gathering_since_(now),
+      next_beat_(now),
+      next_retransmit_(now),
+      members_(options_.spec) {
   // Grants and leases of different lives of the coordinator must not be mixed up.
   next_lease_ = (Mix64(options_.holder.value) << 24) | 1;
   if (options_.found) {

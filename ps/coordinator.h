@@ -39,12 +39,12 @@ struct Event {
 struct CommitRecord {
   Seal seal;
   double scale = 1;
-  Time granted_at;    // work for the step was given out
+  Time granted_at;  // work for the step was given out
   Time sealed_at;
   Time committed_at;
-  uint64_t members = 0;                       // ready members at the commit
-  std::map<std::string, double> metrics;      // sample-weighted means of what the contributors reported
-  std::vector<std::string> names;             // of the contributors, "" when unknown
+  uint64_t members = 0;                   // ready members at the commit
+  std::map<std::string, double> metrics;  // sample-weighted means of what the contributors reported
+  std::vector<std::string> names;         // of the contributors, "" when unknown
 };
 
 class Coordinator {
@@ -119,9 +119,9 @@ class Coordinator {
     uint64_t refused_contributions = 0;  // non-finite
     uint64_t void_leases = 0;
     uint64_t joins = 0;
-    uint64_t leaves = 0;                 // orderly
-    uint64_t losses = 0;                 // by closed link, silence or lack of progress
-    uint64_t refusals = 0;               // hellos
+    uint64_t leaves = 0;    // orderly
+    uint64_t losses = 0;    // by closed link, silence or lack of progress
+    uint64_t refusals = 0;  // hellos
     uint64_t ballots = 0;
     Duration paused{0};
   };
@@ -133,10 +133,10 @@ class Coordinator {
     Incarnation incarnation;
     std::string name;
     std::string address;
-    PeerId peer;                // {} while its link is down
+    PeerId peer;  // {} while its link is down
     Time last_seen;
-    Time down_since;            // while its link is down
-    std::optional<Promised> promise;   // at the ballot being recovered
+    Time down_since;                  // while its link is down
+    std::optional<Promised> promise;  // at the ballot being recovered
   };
   // A contribution that servers say they hold, at this ballot.
   struct StagedEntry {
@@ -244,7 +244,7 @@ class Coordinator {
   State state_ = State::kGathering;
   std::optional<Status> failure_;
   Time ended_at_ = Time::Never();
-  Time gathering_since_;               // the last server came, or the first worker that waits for them
+  Time gathering_since_;  // the last server came, or the first worker that waits for them
   Time next_tick_ = Time::Never();
   Time next_beat_;
   Time next_retransmit_;
@@ -261,21 +261,22 @@ class Coordinator {
   std::optional<Proposal> proposal_;
   bool proposing_ = false;
   Ballot proposed_;
-  bool giving_up_ = false;             // a server is lost: the job fails once the record has been changed
-  bool restarted_ = false;             // rebuilt from a record: members must find their way back first
+  bool giving_up_ = false;  // a server is lost: the job fails once the record has been changed
+  bool restarted_ = false;  // rebuilt from a record: members must find their way back first
   Time settle_at_ = Time::Never();
 
   Version version_;
   Digest digest_;
   std::vector<StagedEntry> staged_;
-  std::map<std::pair<WorkerId, LeaseId>, Version> done_;  // committed; announcements of them may still come. With their base
+  std::map<std::pair<WorkerId, LeaseId>, Version>
+      done_;                                        // committed; announcements of them may still come. With their base
   std::set<std::pair<WorkerId, LeaseId>> refused_;  // of this step: non-finite or void
   std::map<uint64_t, uint32_t> refusals_at_;        // first leased position -> refusals, in this epoch
   std::optional<Sealed> sealed_;
   std::optional<Confirming> confirming_;
   std::map<LeaseId, Lease> departed_;  // leases of whole contributions whose workers are gone
-  size_t granted_count_ = 0;       // members that were given work for the step in flight
-  size_t next_granted_count_ = 0;  // ... ahead, for the one after
+  size_t granted_count_ = 0;           // members that were given work for the step in flight
+  size_t next_granted_count_ = 0;      // ... ahead, for the one after
   Time granted_at_;
   Time next_granted_at_;
   uint64_t next_grant_ = 1;

@@ -192,7 +192,8 @@ void Coordinator::Settle(Time now) {
 }
 
 void Coordinator::Handle(Time, PeerId from, const StaleBallot& m) {
-  // Ballots come from the record alone: whoever was promised a higher one than this coordinator ever won holds office now.
+  // Ballots come from the record alone: whoever was promised a higher one than this coordinator ever won holds office
+  // now.
   const Server* server = FindServerByPeer(from);
   if (server == nullptr || m.promised <= ballot_) return;
   Depose("server " + server->name + " has promised ballot " + ToString(m.promised) + ", this is " + ToString(ballot_));

@@ -23,7 +23,10 @@ bool IsWarning(const std::string& kind) {
 
 CoordinatorHost::CoordinatorHost(Loop& loop, Options options, std::unique_ptr<ConfigRecord> record,
                                  std::function<void()> changed)
-    : loop_(loop), options_(std::move(options)), core_(SteadyNow(), options_.core), record_(std::move(record)),
+    : loop_(loop),
+      options_(std::move(options)),
+      core_(SteadyNow(), options_.core),
+      record_(std::move(record)),
       changed_(std::move(changed)) {
   if (options_.records_path.empty()) return;
   records_.open(options_.records_path, std::ios::trunc);

@@ -18,24 +18,24 @@ namespace everstep {
 
 // What a run looked like, for reports. Step times are in milliseconds, from the granting of the work to the commit.
 struct RunHistory {
-  Time started;                       // first work given out
+  Time started;  // first work given out
   Time last_commit;
-  uint64_t steps = 0;                 // training steps committed
+  uint64_t steps = 0;  // training steps committed
   uint64_t samples = 0;
-  std::vector<float> step_ms;         // the first million
-  std::vector<float> lost_ms;         // of steps in which a member was lost: their time over the median
-  std::deque<Event> events;           // the newest ones
+  std::vector<float> step_ms;  // the first million
+  std::vector<float> lost_ms;  // of steps in which a member was lost: their time over the median
+  std::deque<Event> events;    // the newest ones
   uint64_t events_dropped = 0;
   std::map<std::string, double> metrics;  // of the newest step
-  double samples_per_second = 0;      // over the last seconds
+  double samples_per_second = 0;          // over the last seconds
 };
 
 class CoordinatorHost {
  public:
   struct Options {
     Coordinator::Options core;
-    std::string records_path;   // JSON lines, one a committed step; empty: none
-    bool progress = true;       // a line every two seconds on standard output
+    std::string records_path;  // JSON lines, one a committed step; empty: none
+    bool progress = true;      // a line every two seconds on standard output
   };
 
   // `changed` is called on the loop after the record has answered.
@@ -63,11 +63,11 @@ class CoordinatorHost {
   Status status_;
   std::ofstream records_;
   RunHistory history_;
-  bool lost_member_ = false;          // since the last commit
+  bool lost_member_ = false;                      // since the last commit
   std::deque<std::pair<Time, uint64_t>> recent_;  // commit times and samples of the last seconds
   Time next_line_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  LoopThread disk_;                   // last: ends first
+  LoopThread disk_;  // last: ends first
 };
 
 }  // namespace everstep

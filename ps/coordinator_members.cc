@@ -23,11 +23,14 @@ std::string Hex(uint64_t value) {
 void Coordinator::Handle(Time now, PeerId from, JobUid job, const Hello& m) {
   const JobSpec& spec = options_.spec;
   if (!m.job_name.empty() && m.job_name != spec.name) {
-    return Refuse(now, from, m, {Code::kWrongJob, "this is job \"" + spec.name + "\", you asked for job \"" + m.job_name +
-                                           "\"; check --servers and --job"});
+    return Refuse(now, from, m,
+                  {Code::kWrongJob, "this is job \"" + spec.name + "\", you asked for job \"" + m.job_name +
+                                        "\"; check --servers and --job"});
   }
   if (job != JobUid{} && job != options_.job) {
-    return Refuse(now, from, m, {Code::kWrongJob, "job \"" + spec.name + "\" was started anew; what you hold belongs to an earlier life of it"});
+    return Refuse(now, from, m,
+                  {Code::kWrongJob,
+                   "job \"" + spec.name + "\" was started anew; what you hold belongs to an earlier life of it"});
   }
   if (state_ == State::kFailed) return Refuse(now, from, m, failure_->With("the job has failed"));
   switch (m.role) {
@@ -60,8 +63,9 @@ void Coordinator::JoinServer(Time now, PeerId from, const Hello& m) {
     std::erase_if(servers_, [](const Server& server) { return server.peer == PeerId{}; });
   }
   if (map_ || servers_.size() >= options_.spec.servers) {
-    return Refuse(now, from, m, {Code::kResourceExhausted, "the job has its " + std::to_string(options_.spec.servers) +
-                                                   " servers already; set `servers` in the job file to use more"});
+    return Refuse(now, from, m,
+                  {Code::kResourceExhausted, "the job has its " + std::to_string(options_.spec.servers) +
+                                                 " servers already; set `servers` in the job file to use more"});
   }
   ServerId id;
   while (FindServer(id) != nullptr) ++id.value;
@@ -112,7 +116,8 @@ void Coordinator::JoinWorker(Time now, PeerId from, const Hello& m) {
   if (!fine.ok()) return Refuse(now, from, m, std::move(fine));
   if (!m.name.empty()) {
     // A process that came back before its old lease ran out: the new life is in at once, the old one is fenced.
-    if (Member* old = members_.FindByName(m.name)) FenceMember(now, old->id, "a new life of " + m.name + " has joined", true);
+    if (Member* old = members_.FindByName(m.name))
+      FenceMember(now, old->id, "a new life of " + m.name + " has joined", true);
   }
   if (members_.size() == 0) gathering_since_ = now;
   if (EVERSTEP_PLANTED("fence-on-join")) {
@@ -156,7 +161,8 @@ Member* Coordinator::Speaker(PeerId from, WorkerId id) {
 
 void Coordinator::TellExcluded(PeerId to, WorkerId id) {
   if (members_.IsReplaced(id)) return Send(to, Fenced{id, "a new life of the same name has joined", true});
-  Send(to, Fenced{id, members_.IsFenced(id) ? "this life of the worker was excluded; join as a new one" : "it is not a member"});
+  Send(to, Fenced{id, members_.IsFenced(id) ? "this life of the worker was excluded; join as a new one"
+                                            : "it is not a member"});
 }
 
 void Coordinator::Handle(Time now, PeerId from, const Ready& m) {
@@ -264,14 +270,18 @@ void Coordinator::ExpireMembers(Time now) {
   const JobSpec& job = options_.spec;
   for (Member* member : members_.All()) {
     if (now - member->last_seen > job.lease()) {
-      FenceMember(now, member->id, "nothing was heard of it for " + std::to_string(static_cast<int>(Milliseconds(job.lease()))) + " ms");
+      FenceMember(now, member->id,
+                  "nothing was heard of it for " + std::to_string(static_cast<int>(Milliseconds(job.lease()))) + " ms");
       continue;
     }
     // A process that lives and does not move holds up everybody else; a slow one says that it moves, and one whose
     // contribution is whole waits like the others.
     const bool holds_up = state_ == State::kOpen && member->work && !IsWhole(member->id, member->work->lease.id);
-    if (holds_up && now - member->progress_at > job.progress_deadline() && now - granted_at_ > job.progress_deadline()) {
-      FenceMember(now, member->id, "it made no progress for " + std::to_string(static_cast<int>(Seconds(job.progress_deadline()))) + " s");
+    if (holds_up && now - member->progress_at > job.progress_deadline() &&
+        now - granted_at_ > job.progress_deadline()) {
+      FenceMember(
+          now, member->id,
+          "it made no progress for " + std::to_string(static_cast<int>(Seconds(job.progress_deadline()))) + " s");
     }
   }
 }
@@ -284,8 +294,9 @@ void Coordinator::ExpireGathering(Time now) {
   std::string came;
   for (const Server& server : servers_) came += (came.empty() ? "" : ", ") + server.name + " at " + server.address;
   Fail(now, {Code::kDeadlineExceeded, "only " + std::to_string(servers_.size()) + " of " + std::to_string(job.servers) +
-                                          " servers came within " + std::to_string(static_cast<int>(Seconds(job.timeout))) +
-                                          " s: " + came + "; start the others with --join, or set `servers` to what there is"});
+                                          " servers came within " +
+                                          std::to_string(static_cast<int>(Seconds(job.timeout))) + " s: " + came +
+                                          "; start the others with --join, or set `servers` to what there is"});
 }
 
 void Coordinator::ExpireServers(Time now) {
@@ -299,8 +310,8 @@ void Coordinator::ExpireServers(Time now) {
 }
 
 // A server that is only silent may be frozen and come back: without a replica there is nothing better than to wait for
-// it, as long as anybody waits for anything. One whose link is closed and that does not come back within a lease is gone,
-// and its chunks with it. After the coordinator's own death everybody must first find the new one.
+// it, as long as anybody waits for anything. One whose link is closed and that does not come back within a lease is
+// gone, and its chunks with it. After the coordinator's own death everybody must first find the new one.
 const Coordinator::Server* Coordinator::LostServer(Time now) const {
   for (const Server& server : servers_) {
     const bool linked = server.peer != PeerId{};

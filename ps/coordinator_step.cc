@@ -40,8 +40,8 @@ void Coordinator::UpdatePaused(Time now) {
   const bool enough = members_.ready_count() + DepartedWhole() >= options_.spec.min_workers;
   if (enough != paused_) return;
   paused_ = !enough;
-  const std::string counts =
-      std::to_string(members_.ready_count()) + " of at least " + std::to_string(options_.spec.min_workers) + " workers are ready";
+  const std::string counts = std::to_string(members_.ready_count()) + " of at least " +
+                             std::to_string(options_.spec.min_workers) + " workers are ready";
   if (paused_) {
     paused_at_ = now;
     Note(now, "paused", options_.spec.name, counts);
@@ -81,7 +81,8 @@ void Coordinator::GrantStep(Time now) {
   if (options_.spec.mode != Mode::kSync) return GrantIdle(now, options_.spec.batch);
   const std::vector<Member*> ready = members_.ReadyMembers();
   // The step has its members; whoever is ready now joins at the next boundary.
-  const bool begun = DepartedWhole() > 0 || std::any_of(ready.begin(), ready.end(), [](const Member* m) { return m->work.has_value(); });
+  const bool begun = DepartedWhole() > 0 ||
+                     std::any_of(ready.begin(), ready.end(), [](const Member* m) { return m->work.has_value(); });
   if (begun) return FillStep(now);
   const uint64_t total = std::min(options_.spec.batch, ledger_->Free());
   granted_count_ = 0;
@@ -141,8 +142,10 @@ void Coordinator::Handle(Time now, PeerId from, const Staged& m, Ballot ballot) 
 void Coordinator::Stage(Time now, ServerId server, const Contribution& contribution) {
   if (contribution.base > version_ || !map_ || done_.contains({contribution.worker, contribution.lease.id})) return;
   const uint64_t age = version_.value - contribution.base.value;
-  if (age > (options_.spec.mode == Mode::kSync ? 0 : options_.spec.staleness) && !EVERSTEP_PLANTED("accept-stale")) return;
-  auto it = std::find_if(staged_.begin(), staged_.end(), [&](const StagedEntry& e) { return e.contribution == contribution; });
+  if (age > (options_.spec.mode == Mode::kSync ? 0 : options_.spec.staleness) && !EVERSTEP_PLANTED("accept-stale"))
+    return;
+  auto it = std::find_if(staged_.begin(), staged_.end(),
+                         [&](const StagedEntry& e) { return e.contribution == contribution; });
   if (it == staged_.end()) {
     if (staged_.size() >= limits::kMaxSlots) return;
     it = staged_.insert(staged_.end(), StagedEntry{contribution, {}, false, {}});
@@ -260,7 +263,8 @@ void Coordinator::GrantAhead(Time now, const Seal& seal) {
   ledger_->Preview(seal.ledger_after);
   const JobSpec& job = options_.spec;
   const auto in_seal = [&](const Member* m) {
-    return std::any_of(seal.contributors.begin(), seal.contributors.end(), [&](const Contribution& c) { return c.worker == m->id; });
+    return std::any_of(seal.contributors.begin(), seal.contributors.end(),
+                       [&](const Contribution& c) { return c.worker == m->id; });
   };
   next_granted_count_ = 0;
   if (job.mode == Mode::kSync && version_.value > 0) {
@@ -325,13 +329,16 @@ void Coordinator::Handle(Time now, PeerId from, const NonFinite& m) {
     ++counters_.refused_contributions;
     ++nonfinite_in_a_row_;
     ledger_->Return(c.lease);
-    RefuseContribution(now, c, Code::kNonFinite, "NaN or Inf in its contribution to step " + step + "; the step goes on without it");
+    RefuseContribution(now, c, Code::kNonFinite,
+                       "NaN or Inf in its contribution to step " + step + "; the step goes on without it");
     const uint64_t place = c.lease.ranges.empty() ? 0 : c.lease.ranges.front().begin;
     if (!c.lease.ranges.empty() && ++refusals_at_[place] >= kMaxRefusalsAtOnePlace) {
-      return Fail(now, {Code::kNonFinite, "the samples at position " + std::to_string(place) + " of epoch " +
-                                              std::to_string(c.lease.epoch) + " gave NaN or Inf " +
-                                              std::to_string(kMaxRefusalsAtOnePlace) +
-                                              " times, on whatever worker; look at the data there. The parameters are intact at version " + step});
+      return Fail(
+          now,
+          {Code::kNonFinite,
+           "the samples at position " + std::to_string(place) + " of epoch " + std::to_string(c.lease.epoch) +
+               " gave NaN or Inf " + std::to_string(kMaxRefusalsAtOnePlace) +
+               " times, on whatever worker; look at the data there. The parameters are intact at version " + step});
     }
   }
   if (refused == 0) return;
@@ -339,8 +346,10 @@ void Coordinator::Handle(Time now, PeerId from, const NonFinite& m) {
                              ? refused == seal.contributors.size()
                              : nonfinite_in_a_row_ >= std::max<uint64_t>(3, members_.ready_count());
   if (everybody) {
-    return Fail(now, {Code::kNonFinite, "every contribution to step " + step + " holds NaN or Inf; lower the learning rate or look at the "
-                                        "data. The parameters are intact at version " + step});
+    return Fail(now, {Code::kNonFinite, "every contribution to step " + step +
+                                            " holds NaN or Inf; lower the learning rate or look at the "
+                                            "data. The parameters are intact at version " +
+                                            step});
   }
   NewBallot(now, "step " + step + " is sealed anew without " + std::to_string(refused) + " non-finite contribution(s)");
 }
@@ -399,7 +408,8 @@ void Coordinator::Committed(Time now, const Seal& seal, double scale) {
 
 // A server that has yet to apply the seal still announces what is in it.
 void Coordinator::RememberDone(const Seal& seal) {
-  std::erase_if(done_, [&](const auto& entry) { return entry.second.value + options_.spec.staleness < seal.id.step.value; });
+  std::erase_if(done_,
+                [&](const auto& entry) { return entry.second.value + options_.spec.staleness < seal.id.step.value; });
   for (const Contribution& c : seal.contributors) done_[{c.worker, c.lease.id}] = c.base;
 }
 

@@ -87,7 +87,8 @@ Status FinishJob(const JobTexts& texts, JobSpec* job) {
   EVERSTEP_RETURN_IF_ERROR(ParseName("optimizer", texts.optimizer, 3, &job->optimizer.kind));
   EVERSTEP_RETURN_IF_ERROR(ParseName("schedule", texts.schedule, 4, &job->schedule.kind));
   EVERSTEP_RETURN_IF_ERROR(ParseWorkers(texts.workers, job));
-  if (!(texts.timeout_s > 0 && texts.timeout_s < 1e6)) return {Code::kInvalidArgument, "timeout-s must be 0.5 to 86400"};
+  if (!(texts.timeout_s > 0 && texts.timeout_s < 1e6))
+    return {Code::kInvalidArgument, "timeout-s must be 0.5 to 86400"};
   if (!(texts.grace_ms >= 0 && texts.grace_ms < 1e9)) return {Code::kInvalidArgument, "grace-ms must be 0 or more"};
   job->timeout = Duration(static_cast<int64_t>(texts.timeout_s * 1e9));
   job->grace = Duration(static_cast<int64_t>(texts.grace_ms * 1e6));

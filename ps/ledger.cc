@@ -59,7 +59,8 @@ Lease Ledger::Lend(LeaseId id, uint64_t samples) {
 Status Ledger::Adopt(const Lease& lease) {
   if (dataset_size_ == 0) return Status::Ok();
   const LedgerState& view = View();
-  if (lease.epoch != view.epoch) return Void("it is of epoch " + std::to_string(lease.epoch) + ", now is " + std::to_string(view.epoch));
+  if (lease.epoch != view.epoch)
+    return Void("it is of epoch " + std::to_string(lease.epoch) + ", now is " + std::to_string(view.epoch));
   const IntervalSet free = FreeSet();
   for (const SampleRange& range : lease.ranges) {
     if (!free.Contains(range.begin, range.end)) return Void("part of it is consumed or lent");

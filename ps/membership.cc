@@ -17,7 +17,8 @@ Duration FlapWindow(const JobSpec& job) { return job.timeout; }
 
 Status Membership::MayJoin(Time now, const Hello& hello) const {
   if (hello.worker == WorkerId{}) return {Code::kCorrupt, "a worker without an identity"};
-  const bool replaces = std::any_of(members_.begin(), members_.end(), [&](const auto& m) { return m.second.name == hello.name; });
+  const bool replaces =
+      std::any_of(members_.begin(), members_.end(), [&](const auto& m) { return m.second.name == hello.name; });
   if (!replaces && members_.size() >= job_.max_workers) {
     return {Code::kResourceExhausted, "the job has its maximum of " + std::to_string(job_.max_workers) +
                                           " workers; raise `workers = \"MIN:MAX\"` in the job file"};
@@ -27,7 +28,8 @@ Status Membership::MayJoin(Time now, const Hello& hello) const {
     if (again > now) {
       return {Code::kUnavailable, "worker " + hello.name + " joined " + std::to_string(kFlapArrivals) +
                                       " times without one committed contribution; it may come again in " +
-                                      std::to_string(static_cast<int>(Seconds(again - now)) + 1) + " s. Look at its log"};
+                                      std::to_string(static_cast<int>(Seconds(again - now)) + 1) +
+                                      " s. Look at its log"};
     }
   }
   return Status::Ok();
@@ -96,7 +98,8 @@ std::vector<Member*> Membership::ReadyMembers() {
 }
 
 size_t Membership::ready_count() const {
-  return static_cast<size_t>(std::count_if(members_.begin(), members_.end(), [](const auto& m) { return m.second.ready; }));
+  return static_cast<size_t>(
+      std::count_if(members_.begin(), members_.end(), [](const auto& m) { return m.second.ready; }));
 }
 
 }  // namespace everstep

@@ -28,19 +28,19 @@ struct Member {
   WorkerId id;
   std::string name;
   PeerId peer;
-  uint64_t order = 0;             // of admission
-  bool ready = false;             // has the parameters, may be given work
-  std::optional<Work> work;       // for the step in flight
-  std::optional<Work> next;       // for the step after the one that is sealed, given ahead
-  std::optional<Work> late;       // was not in the seal that is out; its work again should that seal be dropped
-  std::optional<Work> claimed;    // what it says it was lent, until a recovered coordinator has looked
-  uint64_t clock = 0;             // committed contributions (ssp: how far it is)
+  uint64_t order = 0;           // of admission
+  bool ready = false;           // has the parameters, may be given work
+  std::optional<Work> work;     // for the step in flight
+  std::optional<Work> next;     // for the step after the one that is sealed, given ahead
+  std::optional<Work> late;     // was not in the seal that is out; its work again should that seal be dropped
+  std::optional<Work> claimed;  // what it says it was lent, until a recovered coordinator has looked
+  uint64_t clock = 0;           // committed contributions (ssp: how far it is)
   Time joined_at;
   Time last_seen;
   Phase phase = Phase::kJoining;
   uint64_t progress = 0;
   Time progress_at;
-  uint64_t samples = 0;           // committed
+  uint64_t samples = 0;  // committed
 };
 
 class Membership {

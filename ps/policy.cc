@@ -32,7 +32,8 @@ SealDecision DecideSync(const JobSpec& job, const SealView& view) {
   }
   if (!all && !EVERSTEP_PLANTED("seal-early")) {
     const auto granted = static_cast<double>(std::max<size_t>(view.granted, 1));
-    if (job.quorum >= 1 || whole + view.refused < static_cast<size_t>(std::ceil(job.quorum * granted - 1e-9))) return decision;
+    if (job.quorum >= 1 || whole + view.refused < static_cast<size_t>(std::ceil(job.quorum * granted - 1e-9)))
+      return decision;
     const Time due = first_whole + job.grace;
     if (view.now < due) {
       decision.recheck = due;
@@ -87,7 +88,8 @@ std::vector<double> SealWeights(const JobSpec& job, Version step, const std::vec
     return weights;
   }
   double total = 0;
-  if (EVERSTEP_PLANTED("equal-weights")) return std::vector<double>(contributors.size(), 1.0 / static_cast<double>(contributors.size()));
+  if (EVERSTEP_PLANTED("equal-weights"))
+    return std::vector<double>(contributors.size(), 1.0 / static_cast<double>(contributors.size()));
   for (const Contribution& c : contributors) total += static_cast<double>(c.lease.samples());
   for (const Contribution& c : contributors) {
     weights.push_back(total > 0 ? static_cast<double>(c.lease.samples()) / total
@@ -98,7 +100,9 @@ std::vector<double> SealWeights(const JobSpec& job, Version step, const std::vec
 
 void SortContributors(std::vector<Contribution>* contributors) {
   std::sort(contributors->begin(), contributors->end(), [](const Contribution& a, const Contribution& b) {
-    const auto position = [](const Contribution& c) { return c.lease.ranges.empty() ? 0 : c.lease.ranges.front().begin; };
+    const auto position = [](const Contribution& c) {
+      return c.lease.ranges.empty() ? 0 : c.lease.ranges.front().begin;
+    };
     return std::tuple(position(a), a.worker, a.lease.id) < std::tuple(position(b), b.worker, b.lease.id);
   });
 }

@@ -18,8 +18,8 @@ namespace everstep {
 // One contribution that the current step could hold.
 struct Candidate {
   Contribution contribution;
-  bool whole = false;      // staged on the primaries of all chunks
-  bool live = false;       // its worker is a member now
+  bool whole = false;  // staged on the primaries of all chunks
+  bool live = false;   // its worker is a member now
   Time whole_at;
 };
 
@@ -27,15 +27,15 @@ struct SealView {
   Time now;
   Version step;
   size_t ready_members = 0;
-  size_t granted = 0;                // members that were given work for this step (sync)
-  size_t refused = 0;                // contributions to this step that were refused: they count as made (sync)
-  std::vector<Candidate> candidates; // refused and void ones left out
+  size_t granted = 0;                 // members that were given work for this step (sync)
+  size_t refused = 0;                 // contributions to this step that were refused: they count as made (sync)
+  std::vector<Candidate> candidates;  // refused and void ones left out
 };
 
 struct SealDecision {
-  std::vector<size_t> chosen;        // positions in view.candidates; empty: not now
-  bool paused = false;               // not now, because there are fewer than min_workers
-  Time recheck = Time::Never();      // when time alone may change the answer
+  std::vector<size_t> chosen;    // positions in view.candidates; empty: not now
+  bool paused = false;           // not now, because there are fewer than min_workers
+  Time recheck = Time::Never();  // when time alone may change the answer
 };
 
 SealDecision DecideSeal(const JobSpec& job, const SealView& view);
@@ -54,7 +54,9 @@ inline bool MayRunAhead(const JobSpec& job, uint64_t clock, uint64_t slowest) {
 
 // Splits `total` samples over `members` as evenly as possible: the share of member i of them.
 inline uint64_t Share(uint64_t total, size_t members, size_t i) {
-  const auto part = [&](uint64_t k) { return static_cast<uint64_t>(static_cast<unsigned __int128>(total) * k / members); };
+  const auto part = [&](uint64_t k) {
+    return static_cast<uint64_t>(static_cast<unsigned __int128>(total) * k / members);
+  };
   return part(i + 1) - part(i);
 }
 

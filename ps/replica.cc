@@ -76,7 +76,8 @@ void Replica::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer 
     return Handle(from, *push, std::move(payload));
   }
   if (const auto* pull = std::get_if<Pull>(&envelope.body)) {
-    if (envelope.job != job_uid_) return Send(from, PullRefused{Code::kWrongJob, version_, "this server runs another job"});
+    if (envelope.job != job_uid_)
+      return Send(from, PullRefused{Code::kWrongJob, version_, "this server runs another job"});
     return Handle(from, *pull);
   }
   if (from != coordinator_) return;  // the rest comes from the coordinator alone
@@ -115,7 +116,8 @@ void Replica::RunDeferred(Time now) {
 void Replica::Handle(Time now, PeerId, const Envelope& envelope, const Welcome& m) {
   if (welcomed_) return;
   if (job_uid_ != JobUid{} && envelope.job != job_uid_) {
-    failure_ = Status(Code::kWrongJob, "the coordinator now runs another job than the one this server holds; restart it");
+    failure_ =
+        Status(Code::kWrongJob, "the coordinator now runs another job than the one this server holds; restart it");
     return;
   }
   welcomed_ = true;
@@ -130,7 +132,8 @@ void Replica::Handle(Time, PeerId from, const Promise& m, Ballot ballot) {
   if (m.map.ballot != ballot || m.map.Find(id_) == nullptr || m.map.Find(id_)->incarnation != options_.incarnation) {
     return log::Warning("a promise was asked for a map that this server is not in; ignored");
   }
-  if (Status valid = Validate(m.spec, m.map.chunk_bytes); !valid.ok()) return log::Warning(valid.message() + "; ignored");
+  if (Status valid = Validate(m.spec, m.map.chunk_bytes); !valid.ok())
+    return log::Warning(valid.message() + "; ignored");
   auto layout = layout_ ? layout_ : ChunkLayout::Make(m.spec, m.map.chunk_bytes);
   if (layout->spec().hash() != m.map.spec_hash) return log::Warning("a map of another model was offered; ignored");
   if (Status valid = Validate(m.map, *layout); !valid.ok()) return log::Warning(valid.message() + "; ignored");
@@ -140,7 +143,7 @@ void Replica::Handle(Time, PeerId from, const Promise& m, Ballot ballot) {
   primary_chunks_ = map_->PrimaryChunks(id_);
   held_chunks_ = map_->HeldChunks(id_);
   if (published_.empty()) Publish({0}, {}, {});
-  summing_.reset();   // a sum that was not prepared before the promise is no record
+  summing_.reset();  // a sum that was not prepared before the promise is no record
   nonfinite_.reset();
 
   Promised answer{id_, options_.incarnation, version_, digest_, applied_, applied_scale_, {}, {}, {}};
@@ -194,7 +197,8 @@ void Replica::Handle(PeerId from, const Push& m, Buffer payload) {
     return;
   }
   if (it == slots_.end()) {
-    if (slots_.size() >= limits::kMaxSlots) return RefusePush(from, m, {Code::kResourceExhausted, "too many contributions are staged here"});
+    if (slots_.size() >= limits::kMaxSlots)
+      return RefusePush(from, m, {Code::kResourceExhausted, "too many contributions are staged here"});
     it = slots_.emplace(key, Slot{c, {}, 0}).first;
   }
   Slot& slot = it->second;
@@ -360,7 +364,8 @@ void Replica::Publish(Version version, Digest digest, std::map<ChunkId, Buffer> 
   while (published_.size() > KeptVersions(job_->mode)) published_.pop_front();
   history_.emplace(version, digest);
   const uint64_t allowed = job_->mode == Mode::kSync ? 0 : job_->staleness;
-  while (!history_.empty() && history_.begin()->first.value + allowed < version.value && !EVERSTEP_PLANTED("accept-stale")) {
+  while (!history_.empty() && history_.begin()->first.value + allowed < version.value &&
+         !EVERSTEP_PLANTED("accept-stale")) {
     history_.erase(history_.begin());
   }
 }
@@ -393,7 +398,8 @@ const std::map<ChunkId, Buffer>* Replica::Parameters(Version version) const {
 void Replica::Handle(PeerId from, const Pull& m) {
   if (!map_) return Send(from, PullRefused{Code::kUnavailable, version_, "the servers are not ready; pull again"});
   for (ChunkId chunk : m.chunks) {
-    if (chunk.value >= layout_->size()) return Send(from, PullRefused{Code::kCorrupt, version_, "the model has no such chunk"});
+    if (chunk.value >= layout_->size())
+      return Send(from, PullRefused{Code::kCorrupt, version_, "the model has no such chunk"});
     if (!map_->IsPrimary(id_, chunk)) return Send(from, WrongShard{*map_});
   }
   if (m.pending && !done_.contains(KeyOf(*m.pending))) AnswerPending(from, *m.pending);

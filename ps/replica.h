@@ -38,22 +38,22 @@ struct SumWork {
 };
 struct SumResult {
   SealId seal;
-  std::vector<Buffer> sums;                  // per chunk
-  std::vector<double> squared_norms;         // per chunk
+  std::vector<Buffer> sums;                      // per chunk
+  std::vector<double> squared_norms;             // per chunk
   std::vector<std::vector<uint32_t>> nonfinite;  // per chunk: positions of contributors
 };
 struct ApplyWork {
   SealId seal;
   std::vector<ChunkId> chunks;
-  std::vector<Buffer> parameters;            // per chunk, of the version before
+  std::vector<Buffer> parameters;  // per chunk, of the version before
   std::vector<Buffer> sums;
   double learning_rate = 0;
   double scale = 1;
-  uint64_t update = 0;                       // 1 for the first training step
+  uint64_t update = 0;  // 1 for the first training step
 };
 struct ApplyResult {
   SealId seal;
-  std::vector<Buffer> parameters;            // per chunk, of the version after
+  std::vector<Buffer> parameters;  // per chunk, of the version after
 };
 
 class Replica {
@@ -98,12 +98,12 @@ class Replica {
   const std::map<ChunkId, Buffer>* Parameters(Version version) const;
 
   struct Stats {
-    uint64_t slots = 0;           // now
-    uint64_t slot_bytes = 0;      // now
+    uint64_t slots = 0;       // now
+    uint64_t slot_bytes = 0;  // now
     uint64_t refused_pushes = 0;
     uint64_t duplicate_pushes = 0;
-    uint64_t nonfinite = 0;       // contributions found with NaN or Inf
-    uint64_t waiting_pulls = 0;   // now
+    uint64_t nonfinite = 0;      // contributions found with NaN or Inf
+    uint64_t waiting_pulls = 0;  // now
   };
   Stats stats() const;
 
@@ -181,20 +181,20 @@ class Replica {
 
   Version version_;
   Digest digest_;
-  std::deque<Published> published_;      // newest last; bounded by the job's mode
-  std::map<Version, Digest> history_;    // digests of the versions that a contribution may be based on
+  std::deque<Published> published_;    // newest last; bounded by the job's mode
+  std::map<Version, Digest> history_;  // digests of the versions that a contribution may be based on
   std::map<SlotKey, Slot> slots_;
-  std::set<SlotKey> done_;               // committed contributions that could still be pushed once more
+  std::set<SlotKey> done_;  // committed contributions that could still be pushed once more
   std::optional<Seal> summing_;
-  bool collapsed_ = false;               // of the seal being summed
+  bool collapsed_ = false;  // of the seal being summed
   std::optional<Record> prepared_;
-  std::optional<NonFinite> nonfinite_;   // answer to the seal of this step, kept for retransmissions
+  std::optional<NonFinite> nonfinite_;  // answer to the seal of this step, kept for retransmissions
   bool applying_ = false;
   double applying_scale_ = 1;
   std::optional<Seal> applied_;
   double applied_scale_ = 1;
   std::vector<WaitingPull> waiting_;
-  std::deque<Deferred> deferred_;        // coordinator messages that arrived while the update was running
+  std::deque<Deferred> deferred_;  // coordinator messages that arrived while the update was running
 
   std::vector<Outgoing> outbox_;
   std::vector<SumWork> sums_;

@@ -30,7 +30,7 @@ class ReplicaHost {
   const std::function<void()> changed_;
   std::unique_ptr<kernels::ShardMath> math_;  // made when the model is known
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  LoopThread compute_;                        // last: ends first
+  LoopThread compute_;  // last: ends first
 };
 
 }  // namespace everstep

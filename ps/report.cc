@@ -49,16 +49,22 @@ json Counters(const Coordinator::Counters& c) {
 
 json ReplicaJson(const Replica& replica) {
   const Replica::Stats stats = replica.stats();
-  return {{"version", replica.version().value},  {"digest", Hex(replica.digest().value)},
-          {"slots", stats.slots},                {"slot_bytes", stats.slot_bytes},
-          {"waiting_pulls", stats.waiting_pulls}, {"refused_pushes", stats.refused_pushes},
+  return {{"version", replica.version().value},
+          {"digest", Hex(replica.digest().value)},
+          {"slots", stats.slots},
+          {"slot_bytes", stats.slot_bytes},
+          {"waiting_pulls", stats.waiting_pulls},
+          {"refused_pushes", stats.refused_pushes},
           {"duplicate_pushes", stats.duplicate_pushes}};
 }
 
 json TransportJson(const transport::Counters& c) {
-  return {{"frames_sent", c.frames_sent},         {"frames_received", c.frames_received},
-          {"bytes_sent", c.bytes_sent},           {"bytes_received", c.bytes_received},
-          {"accepted", c.accepted},               {"refused_frames", c.refused_frames},
+  return {{"frames_sent", c.frames_sent},
+          {"frames_received", c.frames_received},
+          {"bytes_sent", c.bytes_sent},
+          {"bytes_received", c.bytes_received},
+          {"accepted", c.accepted},
+          {"refused_frames", c.refused_frames},
           {"failed_handshakes", c.failed_handshakes}};
 }
 
@@ -80,7 +86,11 @@ json MembersJson(Time now, Coordinator& coordinator) {
 json ServersJson(const Coordinator& coordinator) {
   json list = json::array();
   for (const auto& s : coordinator.Servers()) {
-    list.push_back({{"name", s.name}, {"address", s.address}, {"connected", s.connected}, {"chunks", s.chunks}, {"bytes", s.bytes}});
+    list.push_back({{"name", s.name},
+                    {"address", s.address},
+                    {"connected", s.connected},
+                    {"chunks", s.chunks},
+                    {"bytes", s.bytes}});
   }
   return list;
 }
@@ -99,8 +109,10 @@ json Goodput(const Coordinator& coordinator, const RunHistory& history) {
   for (float ms : history.lost_ms) lost += std::max(0.0, ms - median);
   const double paused = Milliseconds(coordinator.counters().paused);
   const double useful = std::max(0.0, total - lost - paused);
-  return {{"total_ms", total},   {"useful_ms", useful},
-          {"paused_ms", paused}, {"lost_ms", lost},
+  return {{"total_ms", total},
+          {"useful_ms", useful},
+          {"paused_ms", paused},
+          {"lost_ms", lost},
           {"goodput", total > 0 ? useful / total : 0.0}};
 }
 

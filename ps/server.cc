@@ -16,11 +16,11 @@ constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
 constexpr Duration kLongestBackoff = std::chrono::seconds(1);
 
 bool IsForReplica(const Body& body) {
-  return std::holds_alternative<Push>(body) || std::holds_alternative<Pull>(body) || std::holds_alternative<Welcome>(body) ||
-         std::holds_alternative<Refused>(body) || std::holds_alternative<Promise>(body) ||
-         std::holds_alternative<SealStep>(body) || std::holds_alternative<Commit>(body) ||
-         std::holds_alternative<Finish>(body) || std::holds_alternative<JobFailed>(body) ||
-         std::holds_alternative<HeartbeatAck>(body);
+  return std::holds_alternative<Push>(body) || std::holds_alternative<Pull>(body) ||
+         std::holds_alternative<Welcome>(body) || std::holds_alternative<Refused>(body) ||
+         std::holds_alternative<Promise>(body) || std::holds_alternative<SealStep>(body) ||
+         std::holds_alternative<Commit>(body) || std::holds_alternative<Finish>(body) ||
+         std::holds_alternative<JobFailed>(body) || std::holds_alternative<HeartbeatAck>(body);
 }
 
 }  // namespace
@@ -37,7 +37,9 @@ class Server::Peer : public transport::ConnectionHandler {
   std::shared_ptr<transport::Connection> connection;
 
  private:
-  void OnFrame(transport::Connection&, transport::Received received) override { server_.OnFrame(*this, std::move(received)); }
+  void OnFrame(transport::Connection&, transport::Received received) override {
+    server_.OnFrame(*this, std::move(received));
+  }
   void OnClosed(transport::Connection&, const Status& why) override {
     connection.reset();
     server_.OnClosed(*this, why);
@@ -76,16 +78,18 @@ Result<std::unique_ptr<Server>> Server::Start(Loop& loop, Options options) {
 Status Server::Listen() {
   EVERSTEP_RETURN_IF_ERROR(transport::ParseAddress(options_.listen).status());
   if (!transport::IsLocalOnly(options_.listen) && !options_.insecure) {
-    return {Code::kUnauthorized, "other hosts could reach " + options_.listen +
-                                     ", and connections are neither encrypted nor authenticated; listen on 127.0.0.1 or give --insecure"};
+    return {Code::kUnauthorized,
+            "other hosts could reach " + options_.listen +
+                ", and connections are neither encrypted nor authenticated; listen on 127.0.0.1 or give --insecure"};
   }
   context_ = transport::MakeContext(loop_);
-  EVERSTEP_ASSIGN(listener_, context_->Listen(options_.listen, [this](std::shared_ptr<transport::Connection> connection) {
-    const PeerId id{next_peer_++};
-    auto& peer = peers_[id] = std::make_unique<Peer>(*this, id);
-    peer->connection = std::move(connection);
-    return peer.get();
-  }));
+  EVERSTEP_ASSIGN(listener_,
+                  context_->Listen(options_.listen, [this](std::shared_ptr<transport::Connection> connection) {
+                    const PeerId id{next_peer_++};
+                    auto& peer = peers_[id] = std::make_unique<Peer>(*this, id);
+                    peer->connection = std::move(connection);
+                    return peer.get();
+                  }));
   address_ = options_.advertise.empty() ? listener_->address() : options_.advertise;
   return Status::Ok();
 }
@@ -96,8 +100,10 @@ Status Server::StartCoordinator() {
     EVERSTEP_ASSIGN(record, MakeFileRecord(options_.state_folder));
     EVERSTEP_ASSIGN(const std::optional<Configuration> found, record->Read());
     if (found && !options_.allow_fresh) {
-      return {Code::kFailed, options_.state_folder + " holds the record of an earlier life of a job, whose parameters lived in its servers' "
-                             "memory and ended with them; give --allow-fresh to start anew, or another --state folder"};
+      return {Code::kFailed,
+              options_.state_folder +
+                  " holds the record of an earlier life of a job, whose parameters lived in its servers' "
+                  "memory and ended with them; give --allow-fresh to start anew, or another --state folder"};
     }
     if (found) std::remove((options_.state_folder + "/configuration").c_str());
   }
@@ -187,9 +193,9 @@ void Server::Dispatch(Time now, PeerId from, const Envelope& envelope, Buffer pa
 void Server::AnswerStatus(PeerId to, const Envelope& request) {
   const auto it = peers_.find(to);
   if (it == peers_.end() || !it->second->connection) return;
-  const std::string json =
-      coordinator_ ? StatusJson(SteadyNow(), coordinator_->core(), coordinator_->history(), replica_->core(), context_->counters())
-                   : StatusJson(replica_->core(), context_->counters());
+  const std::string json = coordinator_ ? StatusJson(SteadyNow(), coordinator_->core(), coordinator_->history(),
+                                                     replica_->core(), context_->counters())
+                                        : StatusJson(replica_->core(), context_->counters());
   (void)it->second->connection->Send({Encode({request.job, {}, StatusReply{json}}), {}});
 }
 
@@ -270,7 +276,8 @@ void Server::CheckEnd(Time now) {
   if (core.finished() && coordinator_link_ == PeerId{}) return End(Status::Ok());
   const Duration patience = core.job_spec() ? core.job_spec()->timeout : options_.timeout;
   if (!core.finished() && coordinator_lost_ != Time::Never() && now - coordinator_lost_ > patience) {
-    End({Code::kUnavailable, "no coordinator at " + options_.join + " for " + std::to_string(static_cast<int>(Seconds(patience))) +
+    End({Code::kUnavailable, "no coordinator at " + options_.join + " for " +
+                                 std::to_string(static_cast<int>(Seconds(patience))) +
                                  " s; is the first everstep-ps running, and is --join its address?"});
   }
 }
@@ -287,8 +294,8 @@ void Server::End(Status outcome) {
   ended_ = true;
   outcome_ = std::move(outcome);
   if (coordinator_ && !options_.report_path.empty()) {
-    const Status written =
-        WriteFileDurably(options_.report_path, ReportJson(SteadyNow(), coordinator_->core(), coordinator_->history()) + "\n");
+    const Status written = WriteFileDurably(
+        options_.report_path, ReportJson(SteadyNow(), coordinator_->core(), coordinator_->history()) + "\n");
     if (!written.ok()) log::Error(written.ToString());
   }
   // What was said last must still leave.

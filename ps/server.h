@@ -1,5 +1,6 @@
-// One everstep-ps process: a listener, one replica, and on the coordinating server the coordinator too. Everything lives
-// on one Loop; sums and updates run beside it (ps/replica_host.h), the configuration record too (ps/coordinator_host.h).
+// One everstep-ps process: a listener, one replica, and on the coordinating server the coordinator too. Everything
+// lives on one Loop; sums and updates run beside it (ps/replica_host.h), the configuration record too
+// (ps/coordinator_host.h).
 //
 // Messages come in on any connection, are decoded once and go to the core they are for; what a core sends to its own
 // process's other core never touches a socket.
@@ -22,17 +23,17 @@ namespace everstep {
 class Server {
  public:
   struct Options {
-    std::string name;                 // for people; empty: "psN" by order of joining
+    std::string name;  // for people; empty: "psN" by order of joining
     std::string listen = "tcp://127.0.0.1:0";
-    std::string advertise;            // what others connect to; empty: the listener's address
-    bool insecure = false;            // allow an address that other hosts can reach
-    std::optional<JobSpec> job;       // set: this server coordinates
-    std::string join;                 // otherwise: the coordinator's address
+    std::string advertise;                        // what others connect to; empty: the listener's address
+    bool insecure = false;                        // allow an address that other hosts can reach
+    std::optional<JobSpec> job;                   // set: this server coordinates
+    std::string join;                             // otherwise: the coordinator's address
     Duration timeout = std::chrono::seconds(30);  // to find the coordinator
-    std::string state_folder;         // configuration record; empty: in memory
-    bool allow_fresh = false;         // start anew although the state folder has a record
-    std::string records_path;         // commit records
-    std::string report_path;          // JSON at the end
+    std::string state_folder;                     // configuration record; empty: in memory
+    bool allow_fresh = false;                     // start anew although the state folder has a record
+    std::string records_path;                     // commit records
+    std::string report_path;                      // JSON at the end
     bool progress = true;
   };
 
@@ -80,7 +81,7 @@ class Server {
   std::unique_ptr<transport::Listener> listener_;
   std::map<PeerId, std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Peer>> closing_;
-  uint64_t next_peer_ = 2;             // 1 is the process's own other core
+  uint64_t next_peer_ = 2;  // 1 is the process's own other core
   PeerId coordinator_link_;
   Time coordinator_lost_ = Time::Never();
   Duration backoff_{0};

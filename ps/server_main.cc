@@ -35,13 +35,15 @@ int Run(int argc, char** argv) {
   app.add_option("--advertise", options.advertise, "Address that others connect to, if it differs");
   app.add_option("--join", options.join, "Address of the coordinating server: serve its job");
   app.add_option("--server-name", options.name, "Name for people; default psN");
-  app.add_flag("--insecure", options.insecure, "Allow an address that other hosts can reach, without encryption or keys");
+  app.add_flag("--insecure", options.insecure,
+               "Allow an address that other hosts can reach, without encryption or keys");
   app.add_option("--state", options.state_folder, "Folder for the configuration record; default: kept in memory");
   app.add_flag("--allow-fresh", options.allow_fresh, "Start anew although --state holds an earlier life's record");
   app.add_option("--records", options.records_path, "Write each committed step to this file, as JSON lines");
   app.add_option("--report", options.report_path, "Write a JSON report to this file at the end");
   app.add_option("--address-file", address_file, "Write the real address to this file once it listens");
-  app.add_option("--find-timeout-s", find_s, "With --join: how long to look for the coordinator")->capture_default_str();
+  app.add_option("--find-timeout-s", find_s, "With --join: how long to look for the coordinator")
+      ->capture_default_str();
   app.add_option("--threads", threads, "Threads for sums and updates; 0: all cores")->capture_default_str();
   app.add_option("--log-level", log_level, "debug, info, warning, error or off")->capture_default_str();
   app.add_flag("!--no-progress", options.progress, "No progress lines");
@@ -51,12 +53,14 @@ int Run(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : ExitCode(Code::kInvalidArgument);
   }
 
-  if (!log::SetLevel(log_level)) return Fail({Code::kInvalidArgument, "--log-level must be debug, info, warning, error or off"});
+  if (!log::SetLevel(log_level))
+    return Fail({Code::kInvalidArgument, "--log-level must be debug, info, warning, error or off"});
   log::SetName(options.name.empty() ? "everstep-ps" : options.name);
   options.timeout = Duration(static_cast<int64_t>(find_s * 1e9));
   if (options.join.empty()) {
     if (Status fine = FinishJob(texts, &job); !fine.ok()) return Fail(fine);
-    if (job.replication != 1) return Fail({Code::kInvalidArgument, "replication must be 1: servers do not keep backups yet"});
+    if (job.replication != 1)
+      return Fail({Code::kInvalidArgument, "replication must be 1: servers do not keep backups yet"});
     options.job = job;
   }
   kernels::SetThreads(threads);

@@ -105,7 +105,8 @@ class Reader {
     Read(in->id(), &out->id);
     Read(in->contributors(), &out->contributors);
     const size_t count = Count(in->weights(), limits::kMaxSlots, "weights");
-    for (size_t i = 0; i < count; ++i) out->weights.push_back(in->weights()->Get(static_cast<flatbuffers::uoffset_t>(i)));
+    for (size_t i = 0; i < count; ++i)
+      out->weights.push_back(in->weights()->Get(static_cast<flatbuffers::uoffset_t>(i)));
     if (out->weights.size() != out->contributors.size()) Fail("a weight for each contributor is needed");
     out->learning_rate = in->learning_rate();
     out->clip_norm = in->clip_norm();
@@ -249,9 +250,7 @@ void ReadBody(Reader& r, const wire::WireRefused& in, Refused* m) {
   *m = {r.ErrorCode(in.code()), r.Text(in.message())};
 }
 void ReadBody(Reader& r, const wire::WireMapUpdate& in, MapUpdate* m) { r.Read(in.map(), &m->map); }
-void ReadBody(Reader&, const wire::WireReady& in, Ready* m) { 
-  *m = {{in.worker()}, {in.version()}, {in.void_lease()}};
-}
+void ReadBody(Reader&, const wire::WireReady& in, Ready* m) { *m = {{in.worker()}, {in.version()}, {in.void_lease()}}; }
 void ReadBody(Reader& r, const wire::WireGrant& in, Grant* m) {
   m->worker = {in.worker()};
   m->number = in.number();
@@ -418,7 +417,8 @@ Status Corrupt(const std::string& what) { return {Code::kCorrupt, "message refus
 Result<Envelope> DecodeAligned(const Buffer& bytes) {
   flatbuffers::Verifier verifier(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), 64,
                                  static_cast<flatbuffers::uoffset_t>(4 * limits::kMaxTensors));
-  if (bytes.size() < 8 || !wire::WireEnvelopeBufferHasIdentifier(bytes.data())) return Corrupt("not an Everstep message");
+  if (bytes.size() < 8 || !wire::WireEnvelopeBufferHasIdentifier(bytes.data()))
+    return Corrupt("not an Everstep message");
   if (!wire::VerifyWireEnvelopeBuffer(verifier)) return Corrupt("damaged");
   const wire::WireEnvelope& in = *wire::GetWireEnvelope(bytes.data());
   if (in.protocol() != kProtocolVersion) {
@@ -439,7 +439,8 @@ Result<Envelope> DecodeAligned(const Buffer& bytes) {
 Result<Envelope> Decode(const Buffer& bytes) {
   if (bytes.size() > limits::kMaxHeaderBytes) return Corrupt("larger than any message");
   // FlatBuffers reads scalars in place: the bytes must be aligned as they were when they were built.
-  if (reinterpret_cast<uintptr_t>(bytes.data()) % 8 != 0) return DecodeAligned(Buffer::Copy(bytes.data(), bytes.size()));
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % 8 != 0)
+    return DecodeAligned(Buffer::Copy(bytes.data(), bytes.size()));
   return DecodeAligned(bytes);
 }
 

@@ -72,7 +72,8 @@ class Writer {
     for (const TensorSpec& t : spec.tensors) {
       const auto name = Text(t.name, limits::kMaxNameBytes);
       const auto shape = fbb_.CreateVector(t.shape);
-      out.push_back(wire::CreateWireTensor(fbb_, name, shape, static_cast<uint8_t>(t.dtype), static_cast<uint8_t>(t.role)));
+      out.push_back(
+          wire::CreateWireTensor(fbb_, name, shape, static_cast<uint8_t>(t.dtype), static_cast<uint8_t>(t.role)));
     }
     return wire::CreateWireSpec(fbb_, fbb_.CreateVector(out));
   }
@@ -208,8 +209,8 @@ auto WriteBody(Writer& w, const Push& m) {
 auto WriteBody(Writer& w, const PushRefused& m) {
   const auto contribution = w.Write(m.contribution);
   const auto message = w.Text(m.message);
-  return wire::CreateWirePushRefused(w.fbb(), contribution, m.chunk.value, static_cast<uint8_t>(m.code), m.version.value,
-                                     message);
+  return wire::CreateWirePushRefused(w.fbb(), contribution, m.chunk.value, static_cast<uint8_t>(m.code),
+                                     m.version.value, message);
 }
 auto WriteBody(Writer& w, const Pull& m) {
   const auto chunks = w.Ids(m.chunks);
@@ -236,15 +237,13 @@ auto WriteBody(Writer& w, const Promised& m) {
   const auto prepared = w.Optional(m.prepared);
   const auto norms = w.Write(m.norms);
   const auto held = w.Write(m.held);
-  return wire::CreateWirePromised(w.fbb(), m.server.value, m.incarnation.value, m.version.value, m.digest.value, applied,
-                                  m.applied_scale, prepared, norms, held);
+  return wire::CreateWirePromised(w.fbb(), m.server.value, m.incarnation.value, m.version.value, m.digest.value,
+                                  applied, m.applied_scale, prepared, norms, held);
 }
 auto WriteBody(Writer& w, const Staged& m) {
   return wire::CreateWireStaged(w.fbb(), m.server.value, w.Write(m.contribution));
 }
-auto WriteBody(Writer& w, const SealStep& m) {
-  return wire::CreateWireSealStep(w.fbb(), w.Write(m.seal), m.collapsed);
-}
+auto WriteBody(Writer& w, const SealStep& m) { return wire::CreateWireSealStep(w.fbb(), w.Write(m.seal), m.collapsed); }
 auto WriteBody(Writer& w, const Prepared& m) {
   const wire::WireSealId id(m.seal.ballot.value, m.seal.step.value);
   const auto norms_at = w.Write(m.norms);

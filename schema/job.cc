@@ -59,7 +59,8 @@ Status Validate(const JobSpec& job) {
   if (job.max_workers < job.min_workers || job.max_workers > limits::kMaxMembers) {
     return bad("workers: the maximum must be between the minimum and 4096");
   }
-  if (job.chunk_bytes < limits::kMinChunkBytes || job.chunk_bytes > limits::kMaxChunkBytes || job.chunk_bytes % 64 != 0) {
+  if (job.chunk_bytes < limits::kMinChunkBytes || job.chunk_bytes > limits::kMaxChunkBytes ||
+      job.chunk_bytes % 64 != 0) {
     return bad("chunk-bytes must be a multiple of 64 from 64 to 16 MiB");
   }
   if (!(job.quorum > 0 && job.quorum <= 1)) return bad("quorum must be over 0 and at most 1");

@@ -53,7 +53,7 @@ struct LedgerState {
 // What one worker adds to one step, without its bytes. All fields together are its identity (rule R6).
 struct Contribution {
   WorkerId worker;
-  Version base;        // the version its gradients were computed on
+  Version base;  // the version its gradients were computed on
   Digest base_digest;
   Lease lease;
 
@@ -74,10 +74,10 @@ struct Seal {
   std::vector<Contribution> contributors;  // in the order of summation: by lease position, then worker
   std::vector<double> weights;             // one per contributor
   double learning_rate = 0;
-  double clip_norm = 0;                    // 0 = none
+  double clip_norm = 0;  // 0 = none
   LedgerState ledger_after;
-  Digest previous;                         // digest of version id.step
-  Digest digest;                           // of all of the above (SealDigest): names version id.step + 1
+  Digest previous;  // digest of version id.step
+  Digest digest;    // of all of the above (SealDigest): names version id.step + 1
 
   friend bool operator==(const Seal&, const Seal&) = default;
 };
@@ -91,15 +91,15 @@ enum class PeerRole : uint8_t { kWorker = 0, kServer = 1, kObserver = 2 };
 
 struct Hello {
   PeerRole role = PeerRole::kWorker;
-  std::string name;             // for people; a worker's name is fenced when a new life of it says hello
-  std::string job_name;         // empty: whatever job runs there
-  WorkerId worker;              // workers: this life
-  Incarnation incarnation;      // servers: this life
-  std::string address;          // servers: where others reach it
-  ParameterSpec spec;           // workers
-  uint64_t dataset_size = 0;    // workers: samples of one epoch, 0 = the user brings their own data
-  Version version;              // workers that come back after a coordinator's death: what they hold
-  std::optional<Lease> lease;   // ... and what they were lent
+  std::string name;            // for people; a worker's name is fenced when a new life of it says hello
+  std::string job_name;        // empty: whatever job runs there
+  WorkerId worker;             // workers: this life
+  Incarnation incarnation;     // servers: this life
+  std::string address;         // servers: where others reach it
+  ParameterSpec spec;          // workers
+  uint64_t dataset_size = 0;   // workers: samples of one epoch, 0 = the user brings their own data
+  Version version;             // workers that come back after a coordinator's death: what they hold
+  std::optional<Lease> lease;  // ... and what they were lent
 
   friend bool operator==(const Hello&, const Hello&) = default;
 };
@@ -140,7 +140,7 @@ struct Ready {
 // worker replaces older ones. A grant of version 0 asks for the initial values.
 struct Grant {
   WorkerId worker;
-  uint64_t number = 0;          // grows with each grant of a coordinator's life
+  uint64_t number = 0;  // grows with each grant of a coordinator's life
   Version version;
   Lease lease;
 
@@ -150,10 +150,10 @@ struct Grant {
 enum class Phase : uint8_t { kJoining = 0, kPulling = 1, kComputing = 2, kPushing = 3, kWaiting = 4, kEvaluating = 5 };
 
 struct Heartbeat {
-  WorkerId worker;              // 0 from servers
+  WorkerId worker;  // 0 from servers
   Phase phase = Phase::kJoining;
-  uint64_t progress = 0;        // grows when the user's code moves
-  uint64_t grant = 0;           // newest grant it has seen; the coordinator repeats what was lost
+  uint64_t progress = 0;  // grows when the user's code moves
+  uint64_t grant = 0;     // newest grant it has seen; the coordinator repeats what was lost
 
   friend bool operator==(const Heartbeat&, const Heartbeat&) = default;
 };
@@ -183,7 +183,7 @@ struct Report {
 struct Fenced {
   WorkerId worker;
   std::string message;
-  bool replaced = false;        // another process has taken its name: it must not come back under it
+  bool replaced = false;  // another process has taken its name: it must not come back under it
 
   friend bool operator==(const Fenced&, const Fenced&) = default;
 };
@@ -229,7 +229,7 @@ struct PushRefused {
   Contribution contribution;
   ChunkId chunk;
   Code code = Code::kStale;
-  Version version;              // what the shard holds
+  Version version;  // what the shard holds
   std::string message;
 
   friend bool operator==(const PushRefused&, const PushRefused&) = default;
@@ -240,7 +240,7 @@ struct PushRefused {
 struct Pull {
   WorkerId worker;
   Version at_least;
-  bool exact = false;           // this very version; kStale when it is gone
+  bool exact = false;  // this very version; kStale when it is gone
   std::vector<ChunkId> chunks;
   std::optional<Contribution> pending;
 
@@ -256,7 +256,7 @@ struct Missing {
 
 struct ChunkData {
   Version version;
-  Digest digest;                // of the version, the same on all shards
+  Digest digest;  // of the version, the same on all shards
   ChunkId chunk;
 
   friend bool operator==(const ChunkData&, const ChunkData&) = default;
@@ -265,7 +265,7 @@ struct ChunkData {
 // The pulled version is not held any more.
 struct PullRefused {
   Code code = Code::kStale;
-  Version version;              // what the shard holds
+  Version version;  // what the shard holds
   std::string message;
 
   friend bool operator==(const PullRefused&, const PullRefused&) = default;
@@ -299,10 +299,10 @@ struct Promised {
   Incarnation incarnation;
   Version version;
   Digest digest;
-  std::optional<Seal> applied;   // the seal that made `version`
+  std::optional<Seal> applied;  // the seal that made `version`
   double applied_scale = 1;
-  std::optional<Seal> prepared;  // a seal of step `version` whose sum is held
-  std::vector<ChunkNorm> norms;  // of that sum: the clip scale follows from them
+  std::optional<Seal> prepared;    // a seal of step `version` whose sum is held
+  std::vector<ChunkNorm> norms;    // of that sum: the clip scale follows from them
   std::vector<Contribution> held;  // whole for this server's primary chunks
 
   friend bool operator==(const Promised&, const Promised&) = default;
@@ -317,7 +317,7 @@ struct Staged {
 
 struct SealStep {
   Seal seal;
-  bool collapsed = false;       // a single server holds everything: sum, apply and publish at once (rule R17)
+  bool collapsed = false;  // a single server holds everything: sum, apply and publish at once (rule R17)
 
   friend bool operator==(const SealStep&, const SealStep&) = default;
 };
@@ -379,15 +379,15 @@ struct StatusReply {
   friend bool operator==(const StatusReply&, const StatusReply&) = default;
 };
 
-using Body = std::variant<Hello, Welcome, Refused, MapUpdate, Ready, Grant, Heartbeat, HeartbeatAck, Report, Fenced, Leave,
-                          LeaveAck, Finish, JobFailed, Push, PushRefused, Pull, Missing, ChunkData, PullRefused, WrongShard,
-                          Promise, Promised, Staged, SealStep, Prepared, NonFinite, Commit, Applied, StaleBallot,
-                          StatusRequest, StatusReply>;
+using Body = std::variant<Hello, Welcome, Refused, MapUpdate, Ready, Grant, Heartbeat, HeartbeatAck, Report, Fenced,
+                          Leave, LeaveAck, Finish, JobFailed, Push, PushRefused, Pull, Missing, ChunkData, PullRefused,
+                          WrongShard, Promise, Promised, Staged, SealStep, Prepared, NonFinite, Commit, Applied,
+                          StaleBallot, StatusRequest, StatusReply>;
 
 // What every message carries (promise P6). The sender's incarnation and step are in the body where they matter.
 struct Envelope {
-  JobUid job;       // 0 in a Hello that does not know the job yet
-  Ballot ballot;    // the newest the sender knows
+  JobUid job;     // 0 in a Hello that does not know the job yet
+  Ballot ballot;  // the newest the sender knows
   Body body;
 
   friend bool operator==(const Envelope&, const Envelope&) = default;

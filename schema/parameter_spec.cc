@@ -85,7 +85,9 @@ uint64_t ParameterSpec::bytes() const {
 }
 
 Status Validate(const ParameterSpec& spec) {
-  const auto bad = [](std::string what) { return Status(Code::kInvalidArgument, "parameter spec: " + std::move(what)); };
+  const auto bad = [](std::string what) {
+    return Status(Code::kInvalidArgument, "parameter spec: " + std::move(what));
+  };
   if (spec.tensors.empty()) return bad("the model has no tensors");
   if (spec.tensors.size() > limits::kMaxTensors) return bad("too many tensors");
   std::set<std::string_view> names;

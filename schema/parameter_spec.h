@@ -63,8 +63,8 @@ struct Segment {
 };
 
 struct Chunk {
-  uint64_t bytes = 0;            // payload size, padding between tensors included
-  std::vector<Segment> segments; // in offset order; zero-element tensors have none
+  uint64_t bytes = 0;             // payload size, padding between tensors included
+  std::vector<Segment> segments;  // in offset order; zero-element tensors have none
 };
 
 class ChunkLayout {

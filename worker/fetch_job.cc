@@ -20,7 +20,8 @@ class Question : public transport::ConnectionHandler {
     const Result<Envelope> envelope = Decode(received.header);
     if (!envelope.ok()) return Answer(envelope.status());
     if (const auto* welcome = std::get_if<Welcome>(&envelope->body)) return Answer(welcome->job);
-    if (const auto* refused = std::get_if<Refused>(&envelope->body)) return Answer(Status(refused->code, refused->message));
+    if (const auto* refused = std::get_if<Refused>(&envelope->body))
+      return Answer(Status(refused->code, refused->message));
   }
   void OnClosed(transport::Connection&, const Status& why) override {
     Answer(why.ok() ? Status(Code::kUnavailable, "it closed the connection") : why);
@@ -83,7 +84,8 @@ Result<JobSpec> FetchJob(const std::vector<std::string>& servers, Duration timeo
   Status last;
   for (size_t i = 0;; ++i) {
     const std::string& address = servers[i % servers.size()];
-    Result<JobSpec> answer = AskOnce(thread.loop(), thread, address, std::min<Duration>(timeout, std::chrono::seconds(2)));
+    Result<JobSpec> answer =
+        AskOnce(thread.loop(), thread, address, std::min<Duration>(timeout, std::chrono::seconds(2)));
     if (answer.ok()) return answer;
     last = answer.status();
     const bool again = RecoveryFor(last.code()) == Recovery::kRetry || last.code() == Code::kDeadlineExceeded;

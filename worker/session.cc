@@ -36,7 +36,8 @@ void Session::LinkDown(Time now, Link& link) {
   if (link.heard_at > link.opened_at || now - link.opened_at > Session::kConnectDeadline) link.down_since = now;
   link.backoff = std::min<Duration>(kLongestBackoff, link.backoff == Duration{0} ? kFirstBackoff : link.backoff * 2);
   // Spread the retries of many workers that lost the same peer at the same moment.
-  link.retry_at = now + Duration(static_cast<int64_t>(static_cast<double>(link.backoff.count()) * (0.5 + random_.Uniform() / 2)));
+  link.retry_at =
+      now + Duration(static_cast<int64_t>(static_cast<double>(link.backoff.count()) * (0.5 + random_.Uniform() / 2)));
 }
 
 void Session::OpenWhatIsDown(Time now) {
@@ -45,7 +46,8 @@ void Session::OpenWhatIsDown(Time now) {
       std::string tried;
       for (const std::string& server : options_.servers) tried += (tried.empty() ? "" : ", ") + server;
       return Fail({Code::kUnavailable, "no coordinator answered at " + tried + " within " +
-                                           std::to_string(static_cast<int>(Seconds(Timeout()))) + " s (" + last_problem_ +
+                                           std::to_string(static_cast<int>(Seconds(Timeout()))) + " s (" +
+                                           last_problem_ +
                                            "); is everstep-ps running there, and does --servers name its address?"});
     }
     if (now >= coordinator_.retry_at) {
@@ -170,7 +172,8 @@ void Session::Handle(Time now, const Fenced& m) {
     return;
   }
   if (m.replaced) {
-    return Fail({Code::kFenced, "excluded: " + m.message + " and has taken this one's place; if both shall work, give them different names"});
+    return Fail({Code::kFenced, "excluded: " + m.message +
+                                    " and has taken this one's place; if both shall work, give them different names"});
   }
   Rejoin(now, m.message);
 }
@@ -202,7 +205,8 @@ void Session::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer 
     if (const auto* m = std::get_if<everstep::Grant>(&envelope.body)) Handle(now, *m);
     if (const auto* m = std::get_if<PushRefused>(&envelope.body)) Handle(now, *m);
     if (const auto* m = std::get_if<Finish>(&envelope.body)) finish_ = *m;
-    if (const auto* m = std::get_if<JobFailed>(&envelope.body)) Fail(Status(m->code, m->message).With("the job has failed"));
+    if (const auto* m = std::get_if<JobFailed>(&envelope.body))
+      Fail(Status(m->code, m->message).With("the job has failed"));
     if (std::holds_alternative<LeaveAck>(envelope.body) && leave_sent_) left_ = true;
     return Advance(now);
   }
@@ -268,7 +272,8 @@ Version Session::Wanted() const {
   if (grant_) wanted = std::max(wanted, grant_->version);
   if (finish_) wanted = std::max(wanted, finish_->version);
   // In step with the others the next version is the one to wait for; asynchronous workers wait for their next grant.
-  if (flight_ && flight_->committed && job_->mode == Mode::kSync) wanted = std::max(wanted, Next(flight_->contribution.base));
+  if (flight_ && flight_->committed && job_->mode == Mode::kSync)
+    wanted = std::max(wanted, Next(flight_->contribution.base));
   return wanted;
 }
 
@@ -394,7 +399,8 @@ Status Session::CommitStep(Time now, uint64_t serial, std::vector<Metric> metric
   ++stats_.contributed;
   flight_->committed = true;
   NoteProgress(Phase::kWaiting);
-  Send(coordinator_.peer, Report{id_, flight_->contribution.base, flight_->contribution.lease.id, false, std::move(metrics)});
+  Send(coordinator_.peer,
+       Report{id_, flight_->contribution.base, flight_->contribution.lease.id, false, std::move(metrics)});
   // After the report, so that the step's metrics are there when the contribution is whole.
   if (flight_->last) SendChunk(*flight_->last);
   if (job_->mode != Mode::kSync) PullAll(now);  // asks whether all of it arrived; the version comes with the grant
@@ -471,7 +477,8 @@ void Session::OnTick(Time now) {
   const Duration again = job_ ? job_->retransmit() : std::chrono::milliseconds(500);
   if (coordinator_.peer != PeerId{} && !welcomed_ && now - hello_at_ > again) {
     if (now - coordinator_.opened_at > Timeout()) {
-      return Fail({Code::kDeadlineExceeded, "connected to " + coordinator_.address + ", but no coordinator answered there within " +
+      return Fail({Code::kDeadlineExceeded, "connected to " + coordinator_.address +
+                                                ", but no coordinator answered there within " +
                                                 std::to_string(static_cast<int>(Seconds(Timeout()))) + " s"});
     }
     SendHello(now);

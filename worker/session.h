@@ -32,7 +32,7 @@ class Session {
     ParameterSpec spec;
     uint64_t dataset_size = 0;
     Duration timeout = std::chrono::seconds(30);  // until the job's own is known
-    uint64_t seed = 0;                 // for the ids of this worker's lives; must differ between processes
+    uint64_t seed = 0;                            // for the ids of this worker's lives; must differ between processes
   };
 
   // A link to open; its id is the PeerId that messages use. A link that cannot be opened is reported as closed.
@@ -97,31 +97,31 @@ class Session {
   Version held() const { return held_; }
 
   struct Stats {
-    uint64_t lives = 1;             // joins, the first included
-    uint64_t links = 0;             // opened
-    uint64_t contributed = 0;       // steps the user committed
-    uint64_t dropped = 0;           // contributions that were refused or came too late
-    uint64_t nonfinite = 0;         // of those, refused for NaN or Inf
+    uint64_t lives = 1;        // joins, the first included
+    uint64_t links = 0;        // opened
+    uint64_t contributed = 0;  // steps the user committed
+    uint64_t dropped = 0;      // contributions that were refused or came too late
+    uint64_t nonfinite = 0;    // of those, refused for NaN or Inf
     uint64_t repushed_chunks = 0;
-    uint64_t repulls = 0;           // because the shards answered with different versions
+    uint64_t repulls = 0;  // because the shards answered with different versions
   };
   const Stats& stats() const { return stats_; }
 
  private:
   struct Link {
-    PeerId peer;                  // {} while down
+    PeerId peer;  // {} while down
     std::string address;
     Time retry_at;
     Duration backoff{0};
-    Time down_since;              // when it was last seen working
+    Time down_since;  // when it was last seen working
     Time opened_at;
-    Time heard_at;                // last message or the opening
-    Time pulled_at;               // last Pull sent
+    Time heard_at;   // last message or the opening
+    Time pulled_at;  // last Pull sent
   };
   struct InFlight {
     uint64_t serial = 0;
     Contribution contribution;
-    bool committed = false;       // by the user
+    bool committed = false;  // by the user
     std::vector<Metric> metrics;
     std::map<ChunkId, Buffer> chunks;
     std::optional<ChunkId> last;  // the one that waits for the user's commit
@@ -175,31 +175,31 @@ class Session {
   Time hello_at_;
 
   Link coordinator_;
-  size_t next_server_ = 0;         // of options_.servers, to try next
-  std::string last_problem_;       // why the coordinator's link was last lost
-  bool welcomed_ = false;          // by the coordinator, on this link
+  size_t next_server_ = 0;    // of options_.servers, to try next
+  std::string last_problem_;  // why the coordinator's link was last lost
+  bool welcomed_ = false;     // by the coordinator, on this link
   std::optional<JobSpec> job_;
   JobUid job_uid_;
-  Version join_version_;           // newest when we joined
+  Version join_version_;  // newest when we joined
   std::optional<ShardMap> map_;
   std::shared_ptr<const ChunkLayout> layout_;
   std::map<ServerId, Link> servers_;
 
-  bool ready_ = false;             // told the coordinator that we may be given work
+  bool ready_ = false;                    // told the coordinator that we may be given work
   std::optional<everstep::Grant> grant_;  // newest
-  LeaseId voided_;                 // given back, and no other work has come since
-  uint64_t used_grant_ = 0;        // number of the one the user works on or has finished
+  LeaseId voided_;                        // given back, and no other work has come since
+  uint64_t used_grant_ = 0;               // number of the one the user works on or has finished
   std::optional<InFlight> flight_;
   uint64_t next_serial_ = 1;
-  uint64_t in_hand_ = 0;           // serial of the step that the user works on; 0: none
+  uint64_t in_hand_ = 0;  // serial of the step that the user works on; 0: none
   std::optional<Finish> finish_;
 
-  Version held_;                   // complete, from all shards
+  Version held_;  // complete, from all shards
   Digest held_digest_;
-  std::map<ChunkId, Buffer> arrived_;      // of held_, until the user's model has it
+  std::map<ChunkId, Buffer> arrived_;  // of held_, until the user's model has it
   bool fresh_ = false;
   std::map<ChunkId, Arrival> incoming_;
-  Version pulling_;                // what the pulls under way ask for
+  Version pulling_;  // what the pulls under way ask for
   bool exact_ = false;
 
   Phase phase_ = Phase::kJoining;

@@ -22,10 +22,10 @@ class Slicer {
 
  private:
   std::shared_ptr<const ChunkLayout> layout_;
-  std::vector<uint32_t> needed_;   // per chunk: distinct trainable tensors; 0 for chunks that must wait for the end
+  std::vector<uint32_t> needed_;  // per chunk: distinct trainable tensors; 0 for chunks that must wait for the end
   std::vector<uint32_t> missing_;
   std::vector<bool> taken_;
-  std::vector<bool> ready_;        // per tensor
+  std::vector<bool> ready_;  // per tensor
 };
 
 }  // namespace everstep

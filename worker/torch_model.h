@@ -1,9 +1,9 @@
 // The torch bridge: any torch::nn::Module (or TorchScript module) as a Model. The only header that brings in libtorch.
 //
 // Trainable are the parameters with requires_grad, float32 and on the CPU; buffers (BatchNorm statistics and the like)
-// are synchronised too: float32 as weighted means, int64 counters as maxima. Parameters without requires_grad are treated
-// as buffers. Gradients are watched by hooks on their accumulators, which fire as backward produces them, so that they
-// leave at once; a second backward within one step is an error (turn WorkerOptions::overlap off for that).
+// are synchronised too: float32 as weighted means, int64 counters as maxima. Parameters without requires_grad are
+// treated as buffers. Gradients are watched by hooks on their accumulators, which fire as backward produces them, so
+// that they leave at once; a second backward within one step is an error (turn WorkerOptions::overlap off for that).
 //
 // Threads: hooks may fire on autograd's threads; everything else is the user's thread.
 #pragma once

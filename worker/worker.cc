@@ -29,8 +29,8 @@ std::string DefaultName() {
 
 }  // namespace
 
-// Driver of a Session: links and timers live on the loop's thread; the user's thread waits for steps, moves bytes between
-// the model and buffers, and posts the rest.
+// Driver of a Session: links and timers live on the loop's thread; the user's thread waits for steps, moves bytes
+// between the model and buffers, and posts the rest.
 class WorkerImpl {
  public:
   WorkerImpl(WorkerOptions options, Model& model) : options_(std::move(options)), model_(model) {}
@@ -73,8 +73,8 @@ class WorkerImpl {
   Model& model_;
   std::shared_ptr<const ChunkLayout> layout_;
   std::unique_ptr<Slicer> slicer_;
-  std::mutex slicer_mutex_;                   // hooks may fire on several threads
-  std::atomic<uint64_t> hooked_serial_{0};    // step whose gradients are being produced; 0: none
+  std::mutex slicer_mutex_;                 // hooks may fire on several threads
+  std::atomic<uint64_t> hooked_serial_{0};  // step whose gradients are being produced; 0: none
   BufferPool pool_;
   Duration waiting_{0};
   Duration copying_{0};
@@ -86,7 +86,7 @@ class WorkerImpl {
   std::optional<Session::StepWork> work_;
   std::optional<JobSpec> job_;
   Status failure_;
-  bool ended_ = false;       // NextStep has nothing more to give
+  bool ended_ = false;  // NextStep has nothing more to give
   bool left_ = false;
   std::atomic<bool> finished_{false};
   std::atomic<bool> evaluate_{false};
@@ -113,7 +113,9 @@ class WorkerImpl::Link : public transport::ConnectionHandler {
   std::shared_ptr<transport::Connection> connection;
 
  private:
-  void OnFrame(transport::Connection&, transport::Received received) override { worker_.OnFrame(peer_, std::move(received)); }
+  void OnFrame(transport::Connection&, transport::Received received) override {
+    worker_.OnFrame(peer_, std::move(received));
+  }
   void OnClosed(transport::Connection&, const Status& why) override {
     connection.reset();
     worker_.OnClosed(peer_, why);
@@ -206,7 +208,8 @@ void WorkerImpl::ArmTimer() {
 // ---- User's thread ----
 
 Status WorkerImpl::Start() {
-  if (options_.servers.empty()) return {Code::kInvalidArgument, "no server's address was given; e.g. .servers = {\"tcp://127.0.0.1:7070\"}"};
+  if (options_.servers.empty())
+    return {Code::kInvalidArgument, "no server's address was given; e.g. .servers = {\"tcp://127.0.0.1:7070\"}"};
   for (const std::string& server : options_.servers) EVERSTEP_RETURN_IF_ERROR(transport::ParseAddress(server).status());
   EVERSTEP_RETURN_IF_ERROR(Validate(model_.spec()));
   Session::Options session;
@@ -239,7 +242,8 @@ WorkerImpl::~WorkerImpl() {
       Pump();
     });
     Lock lock(mutex_);
-    changed_.wait_for(lock, job_ ? job_->lease() * 2 : std::chrono::seconds(1), [&] { return left_ || !failure_.ok(); });
+    changed_.wait_for(lock, job_ ? job_->lease() * 2 : std::chrono::seconds(1),
+                      [&] { return left_ || !failure_.ok(); });
   }
   io_.Call([&] {
     if (timer_) io_.loop().Cancel(*timer_);
@@ -255,8 +259,8 @@ std::optional<Step> WorkerImpl::NextStep() {
   hooked_serial_ = 0;
   while (true) {
     io_.loop().Post([this] {
-      // Set here and not by the waiting thread: when everything for the step is there already, no later event would look
-      // at the flag again before the next tick.
+      // Set here and not by the waiting thread: when everything for the step is there already, no later event would
+      // look at the flag again before the next tick.
       {
         Lock lock(mutex_);
         user_waits_ = true;
@@ -406,7 +410,8 @@ Worker::Stats WorkerImpl::stats() {
   io_.Call([&] {
     const Session::Stats& s = session_->stats();
     const transport::Counters c = context_->counters();
-    stats = {s.lives, s.contributed, s.dropped, s.nonfinite, s.links, c.bytes_sent, c.bytes_received, waiting_, copying_};
+    stats = {s.lives,      s.contributed,    s.dropped, s.nonfinite, s.links,
+             c.bytes_sent, c.bytes_received, waiting_,  copying_};
   });
   return stats;
 }
@@ -432,7 +437,8 @@ Step internal::WorkerImpl::MakeStep(const Session::StepWork& work) {
   if (options_.dataset_size > 0) {
     const Permutation order(job_->seed, work.lease.epoch, options_.dataset_size);
     for (const SampleRange& range : work.lease.ranges) {
-      for (uint64_t position = range.begin; position < range.end; ++position) state->data.samples.push_back(order.At(position));
+      for (uint64_t position = range.begin; position < range.end; ++position)
+        state->data.samples.push_back(order.At(position));
     }
   }
   hooked_serial_ = work.serial;

@@ -113,15 +113,15 @@ class Worker {
   const JobSpec& job() const;
 
   struct Stats {
-    uint64_t lives = 0;            // times this worker joined; over 1: it was fenced and came back
-    uint64_t steps = 0;            // contributions made
-    uint64_t dropped = 0;          // ... that did not count
-    uint64_t nonfinite = 0;        // ... because of NaN or Inf
-    uint64_t links = 0;            // connections opened
+    uint64_t lives = 0;      // times this worker joined; over 1: it was fenced and came back
+    uint64_t steps = 0;      // contributions made
+    uint64_t dropped = 0;    // ... that did not count
+    uint64_t nonfinite = 0;  // ... because of NaN or Inf
+    uint64_t links = 0;      // connections opened
     uint64_t bytes_sent = 0;
     uint64_t bytes_received = 0;
-    Duration waiting{0};           // in NextStep
-    Duration copying{0};           // of that, copying parameters into the model
+    Duration waiting{0};  // in NextStep
+    Duration copying{0};  // of that, copying parameters into the model
   };
   Stats stats() const;
 

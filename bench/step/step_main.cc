@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/process.h"
 #include "base/file.h"
+#include "base/process.h"
 #include "bench/step/contestants.h"
 #include "bench/step/report.h"
 #include "bench/step/roles.h"

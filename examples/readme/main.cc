@@ -1,5 +1,5 @@
-// The README's worker: a libtorch loop of one's own, made elastic. Its data is made up: points in the plane, labelled by
-// the ring they lie in.
+// The README's worker: a libtorch loop of one's own, made elastic. Its data is made up: points in the plane, labelled
+// by the ring they lie in.
 //
 //   cmake -S . -B build -DCMAKE_PREFIX_PATH=WHERE_EVERSTEP_IS_INSTALLED && cmake --build build
 //   build/readme_worker tcp://127.0.0.1:7070
@@ -40,13 +40,14 @@ int main(int argc, char** argv) {
   if (argc != 2) return Fail({everstep::Code::kInvalidArgument, "usage: readme_worker ADDRESS-OF-A-SERVER"});
   torch::set_num_threads(1);
   torch::manual_seed(1);
-  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(), torch::nn::Linear(64, 3), torch::nn::LogSoftmax(1));
+  torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(), torch::nn::Linear(64, 3),
+                            torch::nn::LogSoftmax(1));
 
   everstep::TorchModel model(*net);
   auto joined = everstep::Worker::Join({.servers = {argv[1]}, .dataset_size = Rings::size()}, model);
   if (!joined.ok()) return Fail(joined.status());
   everstep::Worker& worker = *joined;
-  while (auto step = worker.NextStep()) {           // parameters are in the model, samples are leased
+  while (auto step = worker.NextStep()) {  // parameters are in the model, samples are leased
     const Batch batch = Rings::Get(step->samples());
     const auto loss = torch::nll_loss(net->forward(batch.points), batch.labels);
     loss.backward();                                // gradients leave as they are produced

@@ -24,7 +24,9 @@ TEST_F(ProcessTest, Case33TakenPortIsAClearError) {
 
 TEST_F(ProcessTest, Case33TakenSocketPathIsAClearErrorAndADeadOnesIsNot) {
   const std::string address = "ipc://" + cluster.path("s.sock");
-  const auto start = [&] { return Must(cluster.StartServer({"--max-steps=3", "--epochs=0", "--listen=" + address, "--no-progress"})); };
+  const auto start = [&] {
+    return Must(cluster.StartServer({"--max-steps=3", "--epochs=0", "--listen=" + address, "--no-progress"}));
+  };
   start();
   Must(cluster.WaitForAddress(0));
   Program& second = *start();
@@ -49,7 +51,8 @@ TEST_F(ProcessTest, Case33AdvertisedAddressIsHandedOnVerbatim) {
   EXPECT_THAT(cluster.address(0), testing::MatchesRegex("tcp://127\\.0\\.0\\.1:[1-9][0-9]*"));
   // The second listens on a socket and says so with a path that only it would write.
   const std::string odd = "ipc://" + cluster.folder() + "/./s1.sock";
-  Must(cluster.StartServer({"--join=" + cluster.address(0), "--listen=ipc://" + cluster.path("s1.sock"), "--advertise=" + odd}));
+  Must(cluster.StartServer(
+      {"--join=" + cluster.address(0), "--listen=ipc://" + cluster.path("s1.sock"), "--advertise=" + odd}));
   Must(cluster.WaitForAddress(1));
   EXPECT_EQ(cluster.address(1), odd);
   Must(cluster.WaitForEvent("server-joined", "ps1"));

@@ -53,7 +53,8 @@ TEST_F(ProcessTest, Case2NewLifeOfANameIsAdmittedAtOnceAndTheOldOneEnds) {
   Program& old_b = StartWorker("b", {"--compute-ms=5"});
   Must(cluster.WaitForReady(2));
   old_b.Signal(SIGSTOP);  // its lease runs for 6 s
-  Program& new_b = *Must(cluster.Start("b2", "everstep-plain-worker", {"--name=b", "--servers=" + cluster.address(), "--compute-ms=5"}));
+  Program& new_b = *Must(
+      cluster.Start("b2", "everstep-plain-worker", {"--name=b", "--servers=" + cluster.address(), "--compute-ms=5"}));
   Must(cluster.WaitForEvent("worker-fenced", "b", std::chrono::seconds(5)));
   Must(cluster.WaitFor("two workers on", [](const json& s) { return s.at("members").size() == 2; }));
   // The old life does not fight for the name when it wakes.
@@ -111,8 +112,8 @@ TEST_F(ProcessTest, Case3FrozenWorkerIsFencedAndJoinsAgainByItself) {
 
 // Part of the gradient reaches one server, the rest never leaves; then the worker dies.
 TEST_F(ProcessTest, Case4DeathAfterReachingOneOfTwoServersLeavesNoTrace) {
-  const Flags job{"--epochs=1", "--batch=40", "--chunk-bytes=2048", "--timeout-s=10", "--no-progress", "--servers=2",
-                  "--learning-rate=0.5"};
+  const Flags job{"--epochs=1",    "--batch=40",  "--chunk-bytes=2048", "--timeout-s=10",
+                  "--no-progress", "--servers=2", "--learning-rate=0.5"};
   Must(cluster.StartServer(job));
   Must(cluster.WaitForAddress(0));
   // The second server is reached through a relay, which can lose what b pushes.
@@ -136,9 +137,8 @@ TEST_F(ProcessTest, Case4DeathAfterReachingOneOfTwoServersLeavesNoTrace) {
     return true;
   }));
   // The first server holds b's part of the step; the step cannot be whole.
-  Must(cluster.WaitFor("a lost push and a staged one", [&](const json& s) {
-    return lost > 0 && s.at("server").at("slots").get<int>() == 2;
-  }));
+  Must(cluster.WaitFor("a lost push and a staged one",
+                       [&](const json& s) { return lost > 0 && s.at("server").at("slots").get<int>() == 2; }));
   const uint64_t step = Must(cluster.AskStatus()).at("version");
   b.Kill();
   Must(cluster.WaitForStep(step));
@@ -252,12 +252,15 @@ TEST_F(ProcessTest, Case16SlowStepIsWaitedForAndAHangIsExpelled) {
   StartServers(1, {"--epochs=1", "--batch=20", "--timeout-s=1"});
   Program& a = StartWorker("a", {"--dataset=600", "--compute-ms=2", "--slow-at=4", "--slow-ms=400"});
   Program& h = StartWorker("h", {"--dataset=600", "--compute-ms=2", "--hang-at=8"});
-  Must(cluster.WaitFor("the hang to be expelled", [](const json& s) {
-    for (const json& e : EventsOf(s, "worker-fenced", "h")) {
-      if (e.at("detail").get<std::string>().starts_with("it made no progress for 10 s")) return true;
-    }
-    return false;
-  }, std::chrono::seconds(30)));
+  Must(cluster.WaitFor(
+      "the hang to be expelled",
+      [](const json& s) {
+        for (const json& e : EventsOf(s, "worker-fenced", "h")) {
+          if (e.at("detail").get<std::string>().starts_with("it made no progress for 10 s")) return true;
+        }
+        return false;
+      },
+      std::chrono::seconds(30)));
   // Its live network thread does not bring it back in to hold up the next step as well.
   EXPECT_EQ(Must(a.Wait(std::chrono::seconds(8))), 0);
   h.Kill();

@@ -26,7 +26,8 @@ TEST_P(HostileTest, Case39RubbishDamagedAndForgedMessagesOnEveryPort) {
   Random random(seed);
   Cluster cluster(Cluster::Options{GetParam(), ""});
   const uint64_t dataset = 100000;
-  Must(cluster.StartServers(2, {"--timeout-s=10", "--no-progress", "--epochs=1", "--batch=40", "--workers=2:8", "--chunk-bytes=2048"}));
+  Must(cluster.StartServers(
+      2, {"--timeout-s=10", "--no-progress", "--epochs=1", "--batch=40", "--workers=2:8", "--chunk-bytes=2048"}));
   for (const char* name : {"a", "b"}) Must(cluster.StartWorker(name, {"--dataset=100000", "--compute-ms=2"}));
   Must(cluster.WaitForStep(3));
   const JobUid job = Must(Probe::FindJob(cluster.address(), kPatience));
@@ -39,7 +40,9 @@ TEST_P(HostileTest, Case39RubbishDamagedAndForgedMessagesOnEveryPort) {
   const json status = Must(cluster.AskStatus());
   EXPECT_EQ(status.at("members").size(), 2u);
   EXPECT_EQ(status.at("counters").at("losses"), 0);
-  EXPECT_GT(status.at("transport").at("refused_frames").get<int>() + status.at("transport").at("failed_handshakes").get<int>(), 0);
+  EXPECT_GT(status.at("transport").at("refused_frames").get<int>() +
+                status.at("transport").at("failed_handshakes").get<int>(),
+            0);
   EXPECT_LT(MemoryOf(cluster.server(0).pid()) - before, 200);
   const uint64_t step = status.at("step");
   Must(cluster.WaitForStep(step + 5));
@@ -57,7 +60,8 @@ TEST_P(HostileTest, Case39RubbishDamagedAndForgedMessagesOnEveryPort) {
   EXPECT_LT(used, dataset);
 }
 
-INSTANTIATE_TEST_SUITE_P(Schemes, HostileTest, testing::Values("tcp", "ipc"), [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(Schemes, HostileTest, testing::Values("tcp", "ipc"),
+                         [](const auto& test) { return std::string(test.param); });
 
 // A stranger that speaks well and lies about being somebody else changes nothing.
 TEST_F(ProcessTest, Case39ForgedGoodbyesAndContributionsOfAMemberChangeNothing) {

@@ -60,10 +60,11 @@ TEST_F(ProcessTest, Case13AnotherProtocolVersionIsRefusedWithBothVersions) {
   Program& a = StartWorker("a", {"--compute-ms=2"});
   Must(cluster.WaitForStep(2));
   // What this worker says arrives as another version's.
-  const auto relay = Must(Relay::Start("tcp://127.0.0.1:0", cluster.address(), [](bool to_server, transport::Frame frame) {
-    if (to_server) frame.header = WithProtocolVersion(frame.header, kProtocolVersion + 1);
-    return std::optional(std::move(frame));
-  }));
+  const auto relay =
+      Must(Relay::Start("tcp://127.0.0.1:0", cluster.address(), [](bool to_server, transport::Frame frame) {
+        if (to_server) frame.header = WithProtocolVersion(frame.header, kProtocolVersion + 1);
+        return std::optional(std::move(frame));
+      }));
   Program& other = StartWorker("other", {"--servers=" + relay->address(), "--timeout-s=5"});
   EXPECT_EQ(Must(other.Wait()), 5);
   EXPECT_THAT(other.log(), HasSubstr("protocol version " + std::to_string(kProtocolVersion + 1)));

@@ -144,8 +144,9 @@ TEST_F(NumbersTest, QuorumAndGraceGoOnWithoutAStraggler) {
 // The norm is one of all shards together: two servers clip exactly as one does.
 TEST_F(NumbersTest, ClippingByTheGlobalNormIsTheSameOverTwoServers) {
   const auto train = [](Cluster& where, size_t servers) {
-    Must(where.StartServers(servers, {"--timeout-s=10", "--no-progress", "--epochs=1", "--batch=50", "--learning-rate=0.3",
-                                        "--momentum=0.9", "--clip-norm=0.05", "--chunk-bytes=256"}));
+    Must(where.StartServers(servers,
+                            {"--timeout-s=10", "--no-progress", "--epochs=1", "--batch=50", "--learning-rate=0.3",
+                             "--momentum=0.9", "--clip-norm=0.05", "--chunk-bytes=256"}));
     Must(where.StartWorker("a", {"--model=mlp", "--dataset=1000", "--dump=" + where.path("a.bin")}));
     Must(where.WaitForCleanEnd());
     return Must(ReadFile(where.path("a.bin")));
@@ -164,7 +165,8 @@ TEST(AddressTest, IpcTrainsLikeTcpAndLeavesNoSocket) {
     Must(cluster.StartServers(2, {"--timeout-s=10", "--no-progress", "--epochs=1", "--batch=50", "--workers=2:2"}));
     EXPECT_EQ(cluster.address(1).substr(0, 3), scheme);
     for (const char* name : {"a", "b"}) {
-      Must(cluster.StartWorker(name, {"--model=mlp", "--dataset=1000", "--dump=" + cluster.path(std::string(name) + ".bin")}));
+      Must(cluster.StartWorker(
+          name, {"--model=mlp", "--dataset=1000", "--dump=" + cluster.path(std::string(name) + ".bin")}));
     }
     Must(cluster.WaitForCleanEnd());
     Must(CheckLedger(cluster.commits(), 1000, 1));

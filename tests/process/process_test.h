@@ -33,12 +33,15 @@ class ProcessTest : public testing::Test {
 
   // Servers with short leases: timeout-s 10, lease 1 s, unless `job` says otherwise.
   void StartServers(size_t count, Flags job) {
-    const bool timed = std::any_of(job.begin(), job.end(), [](const auto& flag) { return flag.starts_with("--timeout-s="); });
+    const bool timed =
+        std::any_of(job.begin(), job.end(), [](const auto& flag) { return flag.starts_with("--timeout-s="); });
     if (!timed) job.push_back("--timeout-s=10");
     job.push_back("--no-progress");
     Must(cluster.StartServers(count, std::move(job)));
   }
-  Program& StartWorker(const std::string& name, Flags flags = {}) { return *Must(cluster.StartWorker(name, std::move(flags))); }
+  Program& StartWorker(const std::string& name, Flags flags = {}) {
+    return *Must(cluster.StartWorker(name, std::move(flags)));
+  }
 
   // Everybody ended well; the records prove the chain and, with a dataset, that each sample was used once.
   void ExpectCleanEnd(uint64_t dataset = 0, uint64_t epochs = 1, bool sync = true) {

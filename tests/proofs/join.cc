@@ -17,7 +17,8 @@ double EventTime(const json& status, const std::string& kind, const std::string&
 
 Status ProveJoin(const ProofContext& context, json* figures) {
   Cluster cluster;
-  EVERSTEP_RETURN_IF_ERROR(cluster.StartServers(2, {"--epochs=0", "--max-steps=100000", "--batch=96", "--learning-rate=0.01", "--no-progress"}));
+  EVERSTEP_RETURN_IF_ERROR(cluster.StartServers(
+      2, {"--epochs=0", "--max-steps=100000", "--batch=96", "--learning-rate=0.01", "--no-progress"}));
   const Flags flags{"--elements=25000000", "--dataset=100000", "--compute-ms=100"};
   for (const char* name : {"a", "b"}) EVERSTEP_RETURN_IF_ERROR(cluster.StartWorker(name, flags).status());
   const Duration patience = std::chrono::seconds(60);
@@ -32,7 +33,7 @@ Status ProveJoin(const ProofContext& context, json* figures) {
   const double ready = EventTime(status, "worker-ready", "joiner");
   std::vector<double> before;
   std::vector<double> during;
-  uint64_t boundaries = 0;   // steps granted after it was ready and committed without it
+  uint64_t boundaries = 0;  // steps granted after it was ready and committed without it
   double entered = 0;
   double last = 0;
   for (const CommitLine& commit : cluster.commits()) {
@@ -50,13 +51,16 @@ Status ProveJoin(const ProofContext& context, json* figures) {
   const double longest = during.empty() ? 0 : *std::max_element(during.begin(), during.end());
   (*figures)["pull_ms"] = ready - joined;
   (*figures)["steps_without_it_after_it_was_ready"] = boundaries;
-  (*figures)["step_ms_before"] = {{"median", median}, {"max", before.empty() ? 0 : *std::max_element(before.begin(), before.end())}};
+  (*figures)["step_ms_before"] = {{"median", median},
+                                  {"max", before.empty() ? 0 : *std::max_element(before.begin(), before.end())}};
   (*figures)["step_ms_during"] = {{"median", Median(during)}, {"max", longest}, {"steps", during.size()}};
   (*figures)["longest_over_median"] = longest / median;
   (*figures)["allowed_ratio"] = kAllowedRatio;
   if (entered == 0) return Broken("the joiner never took part");
   if (boundaries > 0) return Broken("a step was given out after the joiner was ready, without it");
-  if (longest > kAllowedRatio * median) return Broken("the longest step during the join took " + std::to_string(longest / median) + " times the median before");
+  if (longest > kAllowedRatio * median)
+    return Broken("the longest step during the join took " + std::to_string(longest / median) +
+                  " times the median before");
   return Status::Ok();
 }
 

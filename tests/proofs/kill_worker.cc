@@ -1,5 +1,5 @@
-// [kill-worker] kill -9 of a worker in mid-step on one host, at default settings: the step commits without it, soon, and
-// nobody else restarts or reconnects.
+// [kill-worker] kill -9 of a worker in mid-step on one host, at default settings: the step commits without it, soon,
+// and nobody else restarts or reconnects.
 #include <algorithm>
 #include <csignal>
 
@@ -30,14 +30,16 @@ Status ProveKillWorker(const ProofContext& context, json* figures) {
   const int kills = context.quick ? 5 : 20;
   Random random(context.seed);
   Cluster cluster;
-  EVERSTEP_RETURN_IF_ERROR(cluster.StartServers(2, {"--epochs=0", "--max-steps=100000", "--batch=96", "--learning-rate=0.01", "--no-progress"}));
-  const Flags flags{"--elements=300000", "--dataset=100000", "--announce", "--compute-ms=" + std::to_string(kComputeMs)};
+  EVERSTEP_RETURN_IF_ERROR(cluster.StartServers(
+      2, {"--epochs=0", "--max-steps=100000", "--batch=96", "--learning-rate=0.01", "--no-progress"}));
+  const Flags flags{"--elements=300000", "--dataset=100000", "--announce",
+                    "--compute-ms=" + std::to_string(kComputeMs)};
   for (const char* name : {"stays1", "stays2"}) EVERSTEP_RETURN_IF_ERROR(cluster.StartWorker(name, flags).status());
   std::vector<double> over;
   std::vector<double> normal;
   for (int i = 0; i < kills; ++i) {
     const std::string name = "victim" + std::to_string(i);
-    EVERSTEP_ASSIGN(Program* victim, cluster.StartWorker(name, flags));
+    EVERSTEP_ASSIGN(Program * victim, cluster.StartWorker(name, flags));
     EVERSTEP_RETURN_IF_ERROR(cluster.WaitForReady(3));
     for (int step = 0; step < 3; ++step) EVERSTEP_RETURN_IF_ERROR(cluster.WaitForBegin(name).status());
     std::vector<double> times = StepTimes(cluster.commits());

@@ -13,16 +13,16 @@
 namespace everstep::test {
 
 struct ProofContext {
-  bool quick = false;   // fewer repetitions
+  bool quick = false;  // fewer repetitions
   uint64_t seed = 1;
-  std::string source;   // the repository, for proofs that build something
-  std::string build;    // the build folder that holds bin/
+  std::string source;  // the repository, for proofs that build something
+  std::string build;   // the build folder that holds bin/
 };
 
 struct Proof {
   const char* name;
-  const char* shows;    // one line
-  bool quick;           // part of `--quick`
+  const char* shows;  // one line
+  bool quick;         // part of `--quick`
   // Fills `figures`; the error says what was not kept.
   Status (*run)(const ProofContext& context, json* figures);
 };

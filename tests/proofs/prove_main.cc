@@ -10,12 +10,15 @@ namespace everstep::test {
 namespace {
 
 constexpr Proof kProofs[] = {
-    {"kill-worker", "a worker killed in mid-step costs the others at most 250 ms, and nobody reconnects", true, ProveKillWorker},
-    {"same-maths", "1, 2 and 4 workers train the same parameters; the same contributions give the same bits", true, ProveSameMaths},
+    {"kill-worker", "a worker killed in mid-step costs the others at most 250 ms, and nobody reconnects", true,
+     ProveKillWorker},
+    {"same-maths", "1, 2 and 4 workers train the same parameters; the same contributions give the same bits", true,
+     ProveSameMaths},
     {"join", "a joiner of a 100 MB model enters within one step boundary; the others hardly notice", false, ProveJoin},
     {"shapes", "odd models, odd datasets and odd numbers of servers train", true, ProveShapes},
     {"refusals", "what is wrong is refused in one clear line, and the running job is unaffected", true, ProveRefusals},
-    {"worker-api", "the README's program, built outside the tree, joins, is killed, and finishes the job", false, ProveWorkerApi},
+    {"worker-api", "the README's program, built outside the tree, joins, is killed, and finishes the job", false,
+     ProveWorkerApi},
 };
 
 // Runs one proof; prints its figures as one JSON object on a line of their own.
@@ -49,7 +52,8 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   log::SetLevel(log::Level::kWarning);
   if (list) {
-    for (const Proof& proof : kProofs) std::printf("%-14s %s%s\n", proof.name, proof.shows, proof.quick ? "" : " (not in --quick)");
+    for (const Proof& proof : kProofs)
+      std::printf("%-14s %s%s\n", proof.name, proof.shows, proof.quick ? "" : " (not in --quick)");
     return 0;
   }
   int broken = 0;

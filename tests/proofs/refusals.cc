@@ -1,5 +1,5 @@
-// [refusals] What is wrong is refused in one clear line, within the timeout and with the right exit code, and the job that
-// runs meanwhile does not notice.
+// [refusals] What is wrong is refused in one clear line, within the timeout and with the right exit code, and the job
+// that runs meanwhile does not notice.
 #include <algorithm>
 #include <csignal>
 
@@ -16,10 +16,10 @@ constexpr Duration kDeadline = std::chrono::seconds(15);
 
 struct Case {
   std::string name;
-  std::string program;   // of the programs' folder
+  std::string program;  // of the programs' folder
   Flags flags;
   int code;
-  std::string says;      // part of the line
+  std::string says;  // part of the line
 };
 
 // Error lines of a log.
@@ -37,13 +37,18 @@ std::vector<std::string> Errors(const std::string& log) {
 
 Status Expect(Cluster& cluster, const Case& c, json* figures) {
   const Time began = SteadyNow();
-  EVERSTEP_ASSIGN(Program* program, cluster.Start(c.name, c.program, c.flags));
+  EVERSTEP_ASSIGN(Program * program, cluster.Start(c.name, c.program, c.flags));
   EVERSTEP_ASSIGN(const int code, program->Wait(kDeadline));
   const std::vector<std::string> errors = Errors(program->log());
-  (*figures)[c.name] = {{"exit_code", code}, {"ms", Milliseconds(SteadyNow() - began)}, {"line", errors.empty() ? "" : errors.front()}};
-  if (code != c.code) return Broken(c.name + ": exit code " + std::to_string(code) + " instead of " + std::to_string(c.code) + "\n" + program->log());
-  if (errors.size() != 1) return Broken(c.name + ": " + std::to_string(errors.size()) + " error lines instead of one\n" + program->log());
-  if (errors.front().find(c.says) == std::string::npos) return Broken(c.name + ": the line does not say \"" + c.says + "\": " + errors.front());
+  (*figures)[c.name] = {
+      {"exit_code", code}, {"ms", Milliseconds(SteadyNow() - began)}, {"line", errors.empty() ? "" : errors.front()}};
+  if (code != c.code)
+    return Broken(c.name + ": exit code " + std::to_string(code) + " instead of " + std::to_string(c.code) + "\n" +
+                  program->log());
+  if (errors.size() != 1)
+    return Broken(c.name + ": " + std::to_string(errors.size()) + " error lines instead of one\n" + program->log());
+  if (errors.front().find(c.says) == std::string::npos)
+    return Broken(c.name + ": the line does not say \"" + c.says + "\": " + errors.front());
   return Status::Ok();
 }
 
@@ -62,8 +67,8 @@ Status ExpectOtherVersion(Cluster& cluster, json* figures) {
 Status ProveRefusals(const ProofContext& context, json* figures) {
   Random random(context.seed);
   Cluster cluster;
-  EVERSTEP_RETURN_IF_ERROR(cluster.StartServers(
-      2, {"--name=steady", "--epochs=0", "--max-steps=100000", "--batch=64", "--learning-rate=0.01", "--timeout-s=10", "--no-progress"}));
+  EVERSTEP_RETURN_IF_ERROR(cluster.StartServers(2, {"--name=steady", "--epochs=0", "--max-steps=100000", "--batch=64",
+                                                    "--learning-rate=0.01", "--timeout-s=10", "--no-progress"}));
   const Flags flags{"--elements=5000", "--dataset=10000", "--compute-ms=2"};
   for (const char* name : {"a", "b"}) EVERSTEP_RETURN_IF_ERROR(cluster.StartWorker(name, flags).status());
   EVERSTEP_RETURN_IF_ERROR(cluster.WaitForStep(20));
@@ -81,20 +86,30 @@ Status ProveRefusals(const ProofContext& context, json* figures) {
       {"port taken", "everstep-ps", {"--listen=" + cluster.address()}, 4, "taken"},
       {"beyond loopback", "everstep-ps", {"--listen=tcp://0.0.0.0:0"}, 5, "--insecure"},
       {"nonsense in the job", "everstep-ps", {"--momentum=0", "--nesterov"}, 2, "nesterov"},
-      {"no coordinator to join", "everstep-ps", {"--join=tcp://127.0.0.1:1", "--find-timeout-s=1"}, 4, "tcp://127.0.0.1:1"},
+      {"no coordinator to join",
+       "everstep-ps",
+       {"--join=tcp://127.0.0.1:1", "--find-timeout-s=1"},
+       4,
+       "tcp://127.0.0.1:1"},
   };
   if (FileExists(context.build + "/bin/everstep-worker")) {
-    cases.push_back({"dataset missing", "everstep-worker", {servers, "--task=fashion-mnist-mlp", "--data=/nonexistent"}, 3, "/nonexistent"});
+    cases.push_back({"dataset missing",
+                     "everstep-worker",
+                     {servers, "--task=fashion-mnist-mlp", "--data=/nonexistent"},
+                     3,
+                     "/nonexistent"});
   }
   for (const Case& c : cases) EVERSTEP_RETURN_IF_ERROR(Expect(cluster, c, figures));
   EVERSTEP_RETURN_IF_ERROR(ExpectOtherVersion(cluster, figures));
   {
-    EVERSTEP_ASSIGN(Program* typo, cluster.Start("unknown key", "everstep-ps", {"--job=" + bad_job}));
+    EVERSTEP_ASSIGN(Program * typo, cluster.Start("unknown key", "everstep-ps", {"--job=" + bad_job}));
     EVERSTEP_ASSIGN(const int code, typo->Wait(kDeadline));
-    if (code == 0 || (typo->log() + typo->output()).find("lerning-rate") == std::string::npos) return Broken("an unknown key in the job file went unnoticed");
+    if (code == 0 || (typo->log() + typo->output()).find("lerning-rate") == std::string::npos)
+      return Broken("an unknown key in the job file went unnoticed");
   }
 
-  EVERSTEP_RETURN_IF_ERROR(cluster.StartWorker("poisoned", {"--elements=5000", "--dataset=10000", "--nan-at=1"}).status());
+  EVERSTEP_RETURN_IF_ERROR(
+      cluster.StartWorker("poisoned", {"--elements=5000", "--dataset=10000", "--nan-at=1"}).status());
   EVERSTEP_RETURN_IF_ERROR(cluster.WaitForEvent("contribution-refused", "poisoned"));
 
   EVERSTEP_ASSIGN(const JobUid job, Probe::FindJob(cluster.address(), kDeadline));

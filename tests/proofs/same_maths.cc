@@ -47,7 +47,8 @@ Result<Run> Train(size_t workers, uint64_t jitter_seed) {
   for (const CommitLine& commit : commits) {
     auto& step = run.ranges.emplace_back();
     for (const ContributorLine& c : commit.contributors) step.insert(step.end(), c.ranges.begin(), c.ranges.end());
-    if (commit.step > 0 && commit.contributors.size() != workers) return Broken("a step had other members than all workers");
+    if (commit.step > 0 && commit.contributors.size() != workers)
+      return Broken("a step had other members than all workers");
   }
   for (size_t i = 1; i < workers; ++i) {
     EVERSTEP_ASSIGN(const std::vector<float> other, ReadFloats(cluster.path("parameters" + std::to_string(i))));

@@ -10,14 +10,15 @@ struct Shape {
   size_t workers;
   Flags job;
   Flags worker;
-  uint64_t dataset;   // 0: none
+  uint64_t dataset;  // 0: none
   uint64_t epochs;
 };
 
 Status Train(const Shape& shape, json* figures) {
   Cluster cluster;
   Flags job = shape.job;
-  for (const char* flag : {"--learning-rate=0.1", "--momentum=0.5", "--no-progress", "--timeout-s=10"}) job.push_back(flag);
+  for (const char* flag : {"--learning-rate=0.1", "--momentum=0.5", "--no-progress", "--timeout-s=10"})
+    job.push_back(flag);
   job.push_back("--workers=" + std::to_string(shape.workers) + ":8");
   EVERSTEP_RETURN_IF_ERROR(cluster.StartServers(shape.servers, std::move(job)));
   for (size_t i = 0; i < shape.workers; ++i) {
@@ -40,11 +41,29 @@ Status Train(const Shape& shape, json* figures) {
 Status ProveShapes(const ProofContext&, json* figures) {
   const std::vector<Shape> shapes{
       {"one server, one worker", 1, 1, {"--epochs=2", "--batch=50"}, {"--elements=1000", "--dataset=1000"}, 1000, 2},
-      {"seven servers, three chunks", 7, 2, {"--epochs=2", "--batch=50", "--chunk-bytes=1024"}, {"--elements=700", "--dataset=1000"}, 1000, 2},
-      {"empty tensor, scalar and buffer", 2, 2, {"--epochs=2", "--batch=50", "--chunk-bytes=256"}, {"--elements=100", "--odd-shapes", "--dataset=1000"}, 1000, 2},
+      {"seven servers, three chunks",
+       7,
+       2,
+       {"--epochs=2", "--batch=50", "--chunk-bytes=1024"},
+       {"--elements=700", "--dataset=1000"},
+       1000,
+       2},
+      {"empty tensor, scalar and buffer",
+       2,
+       2,
+       {"--epochs=2", "--batch=50", "--chunk-bytes=256"},
+       {"--elements=100", "--odd-shapes", "--dataset=1000"},
+       1000,
+       2},
       {"one element", 1, 2, {"--epochs=2", "--batch=50"}, {"--elements=1", "--dataset=1000"}, 1000, 2},
       {"dataset smaller than the batch", 1, 2, {"--epochs=30", "--batch=64"}, {"--elements=100", "--dataset=5"}, 5, 30},
-      {"dataset of one sample, three workers", 1, 3, {"--epochs=20", "--batch=64"}, {"--elements=100", "--dataset=1"}, 1, 20},
+      {"dataset of one sample, three workers",
+       1,
+       3,
+       {"--epochs=20", "--batch=64"},
+       {"--elements=100", "--dataset=1"},
+       1,
+       20},
       {"no dataset", 2, 2, {"--epochs=0", "--max-steps=40"}, {"--elements=100", "--odd-shapes", "--steps-only"}, 0, 0},
   };
   for (const Shape& shape : shapes) {

@@ -73,8 +73,8 @@ void CheckReplay(RunResult* result) {
 struct Worker {
   pid_t pid = 0;
   int fd = -1;
-  std::string text;           // not yet read to a line's end
-  uint64_t running = 0;       // seed
+  std::string text;      // not yet read to a line's end
+  uint64_t running = 0;  // seed
 };
 
 class Batch {
@@ -160,7 +160,8 @@ class Batch {
       totals_.faults[name] += times;
     }
     if (options_.progress && isatty(STDOUT_FILENO)) {
-      std::printf("\r%llu of %llu seeds", static_cast<unsigned long long>(totals_.seeds), static_cast<unsigned long long>(options_.seeds));
+      std::printf("\r%llu of %llu seeds", static_cast<unsigned long long>(totals_.seeds),
+                  static_cast<unsigned long long>(options_.seeds));
       std::fflush(stdout);
     }
   }
@@ -191,7 +192,7 @@ class Batch {
     RunResult result;
     result.seed = seed;
     const int signal = died_[seed];
-    const char* what = signal == SIGABRT  ? "a CHECK of the cores fired"
+    const char* what = signal == SIGABRT   ? "a CHECK of the cores fired"
                        : signal == SIGALRM ? "the run is in an endless loop"
                                            : "the run crashed";
     result.violation = Violation{"P8", std::string(what) + "; its last words are in the replay"};

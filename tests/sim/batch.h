@@ -1,5 +1,5 @@
-// Many seeds, side by side in child processes: a CHECK of a core that fires, a crash or an endless loop ends a child, is
-// reported with its seed, and takes nothing else down.
+// Many seeds, side by side in child processes: a CHECK of a core that fires, a crash or an endless loop ends a child,
+// is reported with its seed, and takes nothing else down.
 #pragma once
 
 #include <map>
@@ -15,7 +15,7 @@ struct BatchOptions {
   uint64_t seeds = 200;
   unsigned jobs = 0;
   std::string plant;
-  bool twice = false;         // each seed twice, the second time with its trace: the runs must be the same, bit for bit
+  bool twice = false;  // each seed twice, the second time with its trace: the runs must be the same, bit for bit
   bool progress = false;
 };
 

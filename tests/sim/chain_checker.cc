@@ -9,7 +9,9 @@
 namespace everstep::sim {
 namespace {
 
-bool SameBits(const Buffer& a, const Buffer& b) { return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0; }
+bool SameBits(const Buffer& a, const Buffer& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
+}
 
 bool Near(double a, double b) { return std::abs(a - b) <= 1e-12 * std::max(1.0, std::abs(b)); }
 
@@ -54,7 +56,9 @@ bool ChainChecker::PoisonExplains(Version version) const {
   if (made >= 3) return true;
   for (const auto& [digest, seal] : seals_) {
     if (seal.id.step != version) continue;
-    if (std::all_of(seal.contributors.begin(), seal.contributors.end(), [&](const Contribution& c) { return poisoned(c); })) return true;
+    if (std::all_of(seal.contributors.begin(), seal.contributors.end(),
+                    [&](const Contribution& c) { return poisoned(c); }))
+      return true;
   }
   return false;
 }
@@ -64,9 +68,11 @@ bool ChainChecker::PoisonExplains(Version version) const {
 bool ChainChecker::CheckContributor(const Seal& seal, const Contribution& c) {
   const std::string who = "the contribution of " + Short(c.worker) + " to step " + ToString(seal.id.step);
   const auto it = made_.find(KeyOf(c));
-  if (!Check(it != made_.end() && it->second.contribution == c, "P1", who + " was never made by any worker")) return false;
+  if (!Check(it != made_.end() && it->second.contribution == c, "P1", who + " was never made by any worker"))
+    return false;
   MadeContribution& made = it->second;
-  if (!Check(!made.used_in, "P1", who + " is in step " + std::to_string(made.used_in.value_or(0)) + " already")) return false;
+  if (!Check(!made.used_in, "P1", who + " is in step " + std::to_string(made.used_in.value_or(0)) + " already"))
+    return false;
   if (!Check(!made.poisoned, "P9", who + " holds NaN or Inf")) return false;
   const uint64_t step = seal.id.step.value;
   const uint64_t allowed = scenario_.job.mode == Mode::kSync ? 0 : scenario_.job.staleness;
@@ -74,7 +80,8 @@ bool ChainChecker::CheckContributor(const Seal& seal, const Contribution& c) {
              who + " was computed on version " + ToString(c.base) + ", which is too old")) {
     return false;
   }
-  if (!Check(chain_[c.base.value].digest == c.base_digest, "P6", who + " was computed on another history")) return false;
+  if (!Check(chain_[c.base.value].digest == c.base_digest, "P6", who + " was computed on another history"))
+    return false;
   made.used_in = step;
   return true;
 }
@@ -87,7 +94,8 @@ bool ChainChecker::CheckOrder(const Seal& seal) {
     if (i == 0) continue;
     const auto before = std::tuple(FirstPosition(list[i - 1]), list[i - 1].worker, list[i - 1].lease.id);
     const auto after = std::tuple(FirstPosition(list[i]), list[i].worker, list[i].lease.id);
-    if (!Check(before < after, "P5", "step " + ToString(seal.id.step) + " is not summed in the order of positions")) return false;
+    if (!Check(before < after, "P5", "step " + ToString(seal.id.step) + " is not summed in the order of positions"))
+      return false;
   }
   return true;
 }
@@ -111,7 +119,8 @@ bool ChainChecker::CheckWeights(const Seal& seal) {
       right = 1.0 / static_cast<double>(seal.contributors.size());
     }
     sum += seal.weights[i];
-    if (!Check(Near(seal.weights[i], right), "P5", step + ": weight " + std::to_string(seal.weights[i]) + ", not " + std::to_string(right))) {
+    if (!Check(Near(seal.weights[i], right), "P5",
+               step + ": weight " + std::to_string(seal.weights[i]) + ", not " + std::to_string(right))) {
       return false;
     }
   }
@@ -139,7 +148,8 @@ bool ChainChecker::CheckRate(const Seal& seal) {
   const double ramp = s.warmup_steps > 0 ? part(static_cast<double>(step) / warmup) : 1;
   const double right = scenario_.job.optimizer.learning_rate * ramp * shape;
   return Check(std::abs(seal.learning_rate - right) <= 1e-12, "P5",
-               "step " + std::to_string(step) + " has learning rate " + std::to_string(seal.learning_rate) + ", not " + std::to_string(right)) &&
+               "step " + std::to_string(step) + " has learning rate " + std::to_string(seal.learning_rate) + ", not " +
+                   std::to_string(right)) &&
          Check(seal.clip_norm == scenario_.job.clip_norm, "P5", "another clip norm than the job's");
 }
 
@@ -147,13 +157,19 @@ bool ChainChecker::CheckLedger(const Seal& seal) {
   if (seal.id.step.value == 0 || scenario_.dataset_size == 0) return true;
   const std::string step = "step " + ToString(seal.id.step);
   for (const Contribution& c : seal.contributors) {
-    if (!Check(c.lease.epoch == epoch_, "P4", step + " uses samples of epoch " + std::to_string(c.lease.epoch) + " in epoch " + std::to_string(epoch_))) {
+    if (!Check(
+            c.lease.epoch == epoch_, "P4",
+            step + " uses samples of epoch " + std::to_string(c.lease.epoch) + " in epoch " + std::to_string(epoch_))) {
       return false;
     }
     for (const SampleRange& range : c.lease.ranges) {
-      if (!Check(range.begin < range.end && range.end <= consumed_.size(), "P4", step + " uses samples that do not exist")) return false;
+      if (!Check(range.begin < range.end && range.end <= consumed_.size(), "P4",
+                 step + " uses samples that do not exist"))
+        return false;
       for (uint64_t i = range.begin; i < range.end; ++i) {
-        if (!Check(!consumed_[i], "P4", step + " uses sample position " + std::to_string(i) + " of epoch " + std::to_string(epoch_) + " once more")) {
+        if (!Check(!consumed_[i], "P4",
+                   step + " uses sample position " + std::to_string(i) + " of epoch " + std::to_string(epoch_) +
+                       " once more")) {
           return false;
         }
         consumed_[i] = true;
@@ -168,18 +184,20 @@ bool ChainChecker::CheckLedger(const Seal& seal) {
   for (const SampleRange& range : seal.ledger_after.consumed) {
     for (uint64_t i = range.begin; i < range.end && i < said.size(); ++i) said[i] = true;
   }
-  return Check(seal.ledger_after.epoch == epoch_ && said == consumed_, "P4", step + ": its ledger is not what was consumed");
+  return Check(seal.ledger_after.epoch == epoch_ && said == consumed_, "P4",
+               step + ": its ledger is not what was consumed");
 }
 
 bool ChainChecker::CheckSeal(const std::string& who, const Seal& seal) {
   const std::string step = "step " + ToString(seal.id.step);
   if (!Check(SealDigest(seal) == seal.digest, "P1", step + ": the seal's digest is not of its content")) return false;
-  if (!Check(seal.previous == chain_.back().digest, "P1", step + " follows another history than the committed one")) return false;
+  if (!Check(seal.previous == chain_.back().digest, "P1", step + " follows another history than the committed one"))
+    return false;
   if (!Check(!seal.contributors.empty(), "P1", step + " is made of nothing")) return false;
   for (const Floor& floor : floors_) {
     if (!Check(seal.id.ballot >= floor.ballot || seal.id.step < floor.version, "P6",
-               step + " was decided by " + who + " at ballot " + ToString(seal.id.ballot) + ", although ballot " + ToString(floor.ballot) +
-                   " had recovered at version " + ToString(floor.version))) {
+               step + " was decided by " + who + " at ballot " + ToString(seal.id.ballot) + ", although ballot " +
+                   ToString(floor.ballot) + " had recovered at version " + ToString(floor.version))) {
       return false;
     }
   }
@@ -196,15 +214,19 @@ bool ChainChecker::Extend(const std::string& who, const Seal& seal, std::optiona
   const uint64_t step = seal.id.step.value;
   const std::string name = "step " + std::to_string(step);
   if (step + 1 < chain_.size()) {
-    return Check(chain_[step + 1].digest == seal.digest, "P1", "two different seals of " + name + " are committed; the other one by " + who);
+    return Check(chain_[step + 1].digest == seal.digest, "P1",
+                 "two different seals of " + name + " are committed; the other one by " + who);
   }
-  if (!Check(step + 1 == chain_.size(), "P2", name + " is committed by " + who + ", but the step before it never was")) return false;
+  if (!Check(step + 1 == chain_.size(), "P2", name + " is committed by " + who + ", but the step before it never was"))
+    return false;
   if (!CheckSeal(who, seal)) return false;
   Reference::Step replay{step, {}, seal.weights, seal.learning_rate, seal.clip_norm};
   for (const Contribution& c : seal.contributors) replay.contributions.push_back(&made_.at(KeyOf(c)).chunks);
   Reference::Outcome outcome = reference_.Run(replay, chain_.back().parameters);
   if (!Check(outcome.finite, "P9", name + " leads to NaN or Inf")) return false;
-  if (scale && !Check(*scale == outcome.scale, "P1", name + " was committed with clip scale " + std::to_string(*scale) + ", not " + std::to_string(outcome.scale))) {
+  if (scale && !Check(*scale == outcome.scale, "P1",
+                      name + " was committed with clip scale " + std::to_string(*scale) + ", not " +
+                          std::to_string(outcome.scale))) {
     return false;
   }
   chain_.push_back({seal.digest, seal.id, std::move(outcome.parameters), {}});
@@ -217,17 +239,22 @@ void ChainChecker::Decided(const std::string& who, const Seal& seal, double scal
 
 void ChainChecker::Recovered(const std::string& who, Ballot ballot, Version version) {
   Check(version == this->version(), "P2",
-        who + " recovered at version " + ToString(version) + ", but version " + ToString(this->version()) + " is committed");
+        who + " recovered at version " + ToString(version) + ", but version " + ToString(this->version()) +
+            " is committed");
   floors_.push_back({ballot, version});
 }
 
-void ChainChecker::Published(const std::string& who, ServerId server, Version version, Digest digest, const Chunks& chunks,
-                             size_t slots) {
+void ChainChecker::Published(const std::string& who, ServerId server, Version version, Digest digest,
+                             const Chunks& chunks, size_t slots) {
   Version& newest = newest_[server];
-  if (!Check(version.value == newest.value + 1, "P10", who + " jumps from version " + ToString(newest) + " to " + ToString(version))) return;
+  if (!Check(version.value == newest.value + 1, "P10",
+             who + " jumps from version " + ToString(newest) + " to " + ToString(version)))
+    return;
   newest = version;
   const auto seal = seals_.find(digest);
-  if (!Check(seal != seals_.end() && Next(seal->second.id.step) == version, "P1", who + " publishes what no seal stands for")) return;
+  if (!Check(seal != seals_.end() && Next(seal->second.id.step) == version, "P1",
+             who + " publishes what no seal stands for"))
+    return;
   if (scenario_.job.servers > 1) {
     Check(prepared_[digest].size() == scenario_.job.servers, "P1",
           who + " publishes version " + ToString(version) + " before every server has its part of the step prepared");
@@ -236,7 +263,8 @@ void ChainChecker::Published(const std::string& who, ServerId server, Version ve
   const Link& link = chain_[version.value];
   for (const auto& [id, bytes] : chunks) {
     if (!Check(SameBits(bytes, link.parameters.at(id)), "P1",
-               who + ": chunk " + ToString(id) + " of version " + ToString(version) + " is not what its contributions make")) {
+               who + ": chunk " + ToString(id) + " of version " + ToString(version) +
+                   " is not what its contributions make")) {
       return;
     }
   }
@@ -247,22 +275,27 @@ void ChainChecker::Published(const std::string& who, ServerId server, Version ve
 void ChainChecker::CheckSlots(const std::string& who, Version version, size_t slots) {
   const uint64_t allowed = scenario_.job.mode == Mode::kSync ? 0 : scenario_.job.staleness;
   size_t open = 0;
-  for (auto it = made_on_.lower_bound({version.value > allowed ? version.value - allowed : 0}); it != made_on_.end(); ++it) {
+  for (auto it = made_on_.lower_bound({version.value > allowed ? version.value - allowed : 0}); it != made_on_.end();
+       ++it) {
     for (const Key& key : it->second) {
       const auto& used = made_.at(key).used_in;
       open += !used || *used >= version.value;
     }
   }
-  Check(slots <= open, "P7", who + " keeps " + std::to_string(slots) + " contributions; only " + std::to_string(open) + " can still count");
+  Check(slots <= open, "P7",
+        who + " keeps " + std::to_string(slots) + " contributions; only " + std::to_string(open) + " can still count");
 }
 
 void ChainChecker::Read(const std::string& who, Version version, const Chunks& parameters) {
-  if (!Check(version <= this->version(), "P10", who + " reads version " + ToString(version) + ", which is not committed")) return;
+  if (!Check(version <= this->version(), "P10",
+             who + " reads version " + ToString(version) + ", which is not committed"))
+    return;
   if (version.value == 0) return;
   const Link& link = chain_[version.value];
   if (!Check(parameters.size() == layout_->size(), "P10", who + " reads a part of the model")) return;
   for (const auto& [id, bytes] : parameters) {
-    Check(SameBits(bytes, link.parameters.at(id)), "P10", who + ": chunk " + ToString(id) + " is not of version " + ToString(version));
+    Check(SameBits(bytes, link.parameters.at(id)), "P10",
+          who + ": chunk " + ToString(id) + " is not of version " + ToString(version));
   }
 }
 
@@ -271,8 +304,10 @@ void ChainChecker::AtEnd(Version version) {
   if (!Check(version == this->version(), "P2", "the job ended at another version than the newest")) return;
   if (job.max_steps > 0 && training_steps() == job.max_steps) return;
   Check(scenario_.dataset_size > 0 && epoch_ == job.epochs, "P4",
-        "the job ended in epoch " + std::to_string(epoch_) + " of " + std::to_string(job.epochs) + " with samples left over");
-  for (const auto& [server, newest] : newest_) Check(newest == version, "P1", "server " + ToString(server) + " ended at version " + ToString(newest));
+        "the job ended in epoch " + std::to_string(epoch_) + " of " + std::to_string(job.epochs) +
+            " with samples left over");
+  for (const auto& [server, newest] : newest_)
+    Check(newest == version, "P1", "server " + ToString(server) + " ended at version " + ToString(newest));
 }
 
 uint64_t ChainChecker::Fingerprint() const {

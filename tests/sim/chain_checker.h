@@ -33,7 +33,8 @@ class ChainChecker {
   void Decided(const std::string& who, const Seal& seal, double scale);
   // A coordinator finished its recovery: from now on no older ballot may decide anything from this version on.
   void Recovered(const std::string& who, Ballot ballot, Version version);
-  void Published(const std::string& who, ServerId server, Version version, Digest digest, const Chunks& chunks, size_t slots);
+  void Published(const std::string& who, ServerId server, Version version, Digest digest, const Chunks& chunks,
+                 size_t slots);
   // A worker computes on, or ends with, these parameters.
   void Read(const std::string& who, Version version, const Chunks& parameters);
   void AtEnd(Version version);
@@ -42,7 +43,9 @@ class ChainChecker {
   const std::shared_ptr<const ChunkLayout>& layout() const { return layout_; }
   uint64_t training_steps() const { return chain_.size() < 2 ? 0 : chain_.size() - 2; }
   Version version() const { return {chain_.size() - 1}; }
-  Digest DigestOf(Version version) const { return version < Version{chain_.size()} ? chain_[version.value].digest : Digest{}; }
+  Digest DigestOf(Version version) const {
+    return version < Version{chain_.size()} ? chain_[version.value].digest : Digest{};
+  }
   // Whether NaNs that workers really made explain that the job was given up at this version.
   bool PoisonExplains(Version version) const;
   bool poisoned(const Contribution& c) const;

@@ -30,10 +30,12 @@ void Cluster::StartAll() {
   }
   const bool calm = scenario_.story == Story::kCalm;
   for (auto& server : servers_) {
-    world_.After(calm ? Duration{0} : Duration(world_.random().Between(0, 100'000'000)), [&node = *server] { node.Start(); });
+    world_.After(calm ? Duration{0} : Duration(world_.random().Between(0, 100'000'000)),
+                 [&node = *server] { node.Start(); });
   }
   for (size_t i = 0; i < scenario_.workers; ++i) {
-    const Duration delay = calm ? kCalmStagger * static_cast<int64_t>(i + 1) : Duration(world_.random().Between(0, 200'000'000));
+    const Duration delay =
+        calm ? kCalmStagger * static_cast<int64_t>(i + 1) : Duration(world_.random().Between(0, 200'000'000));
     world_.After(delay, [this] { AddWorker(); });
   }
   world_.After(kSupervise, [this] { Supervise(); });
@@ -90,7 +92,8 @@ void Cluster::Supervise() {
     if (worker->running() || left || Ended() != nullptr) continue;
     if (worker->end() == WorkerNode::End::kFailed || keep_enough_) worker->Start();
   }
-  if (keep_enough_ && workers_.size() >= scenario_.workers && enough < scenario_.job.min_workers && Ended() == nullptr) AddWorker();
+  if (keep_enough_ && workers_.size() >= scenario_.workers && enough < scenario_.job.min_workers && Ended() == nullptr)
+    AddWorker();
 }
 
 std::string Cluster::Describe() const {

@@ -52,7 +52,10 @@ void CoordinatorNode::Observe() {
     world_.Trace(this, [&] { return "** " + event.kind + " " + event.target + ": " + event.detail; });
   }
   if (state != last_state_) {
-    world_.Trace(this, [&] { return "is " + std::string(Name(state)) + " at ballot " + ToString(core_->ballot()) + ", version " + ToString(core_->version()); });
+    world_.Trace(this, [&] {
+      return "is " + std::string(Name(state)) + " at ballot " + ToString(core_->ballot()) + ", version " +
+             ToString(core_->version());
+    });
     last_state_ = state;
   }
 }
@@ -66,7 +69,9 @@ void CoordinatorNode::Drain() {
   finished_ |= core_->state() == Coordinator::State::kFinished;
   if (core_->failure() && !failure_) {
     failure_ = core_->failure();
-    if (!InOffice()) world_.Violate("P6", name() + " gives the job up, although another coordinator is in office: " + failure_->ToString());
+    if (!InOffice())
+      world_.Violate("P6",
+                     name() + " gives the job up, although another coordinator is in office: " + failure_->ToString());
   }
   if (core_->state() == Coordinator::State::kDeposed) deposed_ = true;
   if (core_->Done(now())) Post(Duration{0}, [this] { Crash(false); });
@@ -76,13 +81,16 @@ std::string CoordinatorNode::Describe() const {
   std::string text = name() + (running() ? paused() ? " frozen" : "" : " gone");
   if (!core_) return text + " (no core)";
   Coordinator& core = const_cast<Coordinator&>(*core_);
-  text += " " + std::string(Name(core.state())) + " ballot " + ToString(core.ballot()) + " version " + ToString(core.version()) +
-          (core.paused() ? " PAUSED" : "") + ", members:";
+  text += " " + std::string(Name(core.state())) + " ballot " + ToString(core.ballot()) + " version " +
+          ToString(core.version()) + (core.paused() ? " PAUSED" : "") + ", members:";
   for (const Member* m : core.members().All()) {
     text += " " + m->name + "(" + Short(m->id) + (m->ready ? "" : ", not ready") +
-            (m->work ? ", works on " + ToString(m->work->version) : "") + (m->next ? ", next " + ToString(m->next->version) : "") + ")";
+            (m->work ? ", works on " + ToString(m->work->version) : "") +
+            (m->next ? ", next " + ToString(m->next->version) : "") + ")";
   }
-  if (core.has_ledger()) text += ", free samples " + std::to_string(core.ledger().Free()) + ", epoch " + std::to_string(core.ledger().committed().epoch);
+  if (core.has_ledger())
+    text += ", free samples " + std::to_string(core.ledger().Free()) + ", epoch " +
+            std::to_string(core.ledger().committed().epoch);
   return text;
 }
 

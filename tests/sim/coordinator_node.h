@@ -1,5 +1,5 @@
-// A coordinator process: reads the record, builds a Coordinator from it, and is its driver. One object is one life of the
-// process; a restart is another object at the same address.
+// A coordinator process: reads the record, builds a Coordinator from it, and is its driver. One object is one life of
+// the process; a restart is another object at the same address.
 #pragma once
 
 #include <optional>

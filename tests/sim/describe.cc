@@ -37,7 +37,9 @@ struct Detail {
     if (m.lease) text += ", " + Text(*m.lease);
     return text;
   }
-  std::string operator()(const Welcome& m) const { return "version " + ToString(m.version) + (m.map ? ", with a map" : ""); }
+  std::string operator()(const Welcome& m) const {
+    return "version " + ToString(m.version) + (m.map ? ", with a map" : "");
+  }
   std::string operator()(const Refused& m) const { return m.message; }
   std::string operator()(const MapUpdate& m) const { return "ballot " + ToString(m.map.ballot); }
   std::string operator()(const Ready& m) const {
@@ -51,7 +53,9 @@ struct Detail {
   std::string operator()(const Report& m) const { return Short(m.worker) + (m.evaluation ? " evaluation" : ""); }
   std::string operator()(const Fenced& m) const { return Short(m.worker) + ": " + m.message; }
   std::string operator()(const Leave& m) const { return Short(m.worker); }
-  std::string operator()(const Finish& m) const { return "version " + ToString(m.version) + (m.evaluate ? ", evaluate" : ""); }
+  std::string operator()(const Finish& m) const {
+    return "version " + ToString(m.version) + (m.evaluate ? ", evaluate" : "");
+  }
   std::string operator()(const JobFailed& m) const { return m.message; }
   std::string operator()(const Push& m) const { return "chunk " + ToString(m.chunk) + " " + Text(m.contribution); }
   std::string operator()(const PushRefused& m) const { return std::string(Name(m.code)) + " " + Text(m.contribution); }
@@ -59,7 +63,9 @@ struct Detail {
     return std::string(m.exact ? "exactly " : "at least ") + ToString(m.at_least) +
            (m.pending ? ", pending " + Text(*m.pending) : "");
   }
-  std::string operator()(const Missing& m) const { return std::to_string(m.chunks.size()) + " chunks of " + Text(m.contribution); }
+  std::string operator()(const Missing& m) const {
+    return std::to_string(m.chunks.size()) + " chunks of " + Text(m.contribution);
+  }
   std::string operator()(const ChunkData& m) const {
     return "chunk " + ToString(m.chunk) + " version " + ToString(m.version) + " digest " + Hex(m.digest);
   }
@@ -67,8 +73,8 @@ struct Detail {
   std::string operator()(const WrongShard& m) const { return "ballot " + ToString(m.map.ballot); }
   std::string operator()(const Promise& m) const { return "map of ballot " + ToString(m.map.ballot); }
   std::string operator()(const Promised& m) const {
-    return "server " + ToString(m.server) + " version " + ToString(m.version) + (m.prepared ? ", prepared " + Text(*m.prepared) : "") +
-           ", holds " + std::to_string(m.held.size());
+    return "server " + ToString(m.server) + " version " + ToString(m.version) +
+           (m.prepared ? ", prepared " + Text(*m.prepared) : "") + ", holds " + std::to_string(m.held.size());
   }
   std::string operator()(const Staged& m) const { return "server " + ToString(m.server) + " " + Text(m.contribution); }
   std::string operator()(const SealStep& m) const { return Text(m.seal) + (m.collapsed ? " collapsed" : ""); }

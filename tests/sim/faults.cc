@@ -13,7 +13,10 @@ constexpr size_t kMostWorkers = 8;
 }  // namespace
 
 Faults::Faults(Cluster& cluster)
-    : cluster_(cluster), world_(cluster.world()), random_(Mix64(cluster.scenario().seed ^ 0xfa0175)), stranger_(world_, cluster.scenario()) {
+    : cluster_(cluster),
+      world_(cluster.world()),
+      random_(Mix64(cluster.scenario().seed ^ 0xfa0175)),
+      stranger_(world_, cluster.scenario()) {
   world_.AddTap(this);
 }
 
@@ -39,7 +42,10 @@ void Faults::StrikeOnce() {
     std::function<void()> strike;
   };
   const Choice choices[] = {
-      {mix.crash_worker, [this] { if (WorkerNode* w = AnyWorker()) CrashWorker(*w, random_.Chance(0.2)); }},
+      {mix.crash_worker,
+       [this] {
+         if (WorkerNode* w = AnyWorker()) CrashWorker(*w, random_.Chance(0.2));
+       }},
       {mix.crash_in_the_act, [this] { CrashInTheAct(); }},
       {mix.leave, [this] { Leave(); }},
       {mix.join, [this] { Join(); }},
@@ -114,13 +120,15 @@ void Faults::CrashWorker(WorkerNode& worker, bool silent) {
 void Faults::CrashInTheAct() {
   const bool coordinator = cluster_.scenario().faults.crash_coordinator > 0 && random_.Chance(0.5);
   if (coordinator) {
-    static constexpr std::string_view kMessages[] = {"Grant", "SealStep", "Commit", "Commit", "Commit", "Promise", "Finish", "Welcome"};
+    static constexpr std::string_view kMessages[] = {"Grant",  "SealStep", "Commit", "Commit",
+                                                     "Commit", "Promise",  "Finish", "Welcome"};
     Node& node = cluster_.coordinator();
     const int count = random_.Chance(0.4) ? 1 : static_cast<int>(random_.Between(1, 6));
     trigger_ = Trigger{&node, node.life(), kMessages[random_.Below(std::size(kMessages))], count};
   } else if (WorkerNode* worker = AnyWorker()) {
     static constexpr std::string_view kMessages[] = {"Push", "Push", "Push", "Pull", "Ready", "Report"};
-    trigger_ = Trigger{worker, worker->life(), kMessages[random_.Below(std::size(kMessages))], static_cast<int>(random_.Between(1, 6))};
+    trigger_ = Trigger{worker, worker->life(), kMessages[random_.Below(std::size(kMessages))],
+                       static_cast<int>(random_.Between(1, 6))};
   }
 }
 
@@ -303,7 +311,9 @@ void Faults::CrashCoordinator(CoordinatorNode& node, bool silent) {
 // happened; for a while its address may even lead back to it.
 void Faults::TakeOver() {
   CoordinatorNode& old = cluster_.coordinator();
-  if (old.core() == nullptr || !old.running() || old.paused() || !cluster_.record().record() || coordinator_trouble_ > world_.now()) return;
+  if (old.core() == nullptr || !old.running() || old.paused() || !cluster_.record().record() ||
+      coordinator_trouble_ > world_.now())
+    return;
   Count("takeovers");
   const Duration lease = cluster_.job().lease();
   const Duration asleep = random_.Chance(0.7) ? lease / 4 + UpTo(lease) : UpTo(lease * 3);

@@ -21,7 +21,8 @@ void MemberChecker::WorkerIs(Node& node, WorkerId life, bool leaving) {
   const auto known = current_.find(&node);
   if (known != current_.end() && known->second != life) {
     const Life& old = lives_[known->second];
-    Check(old.process != node.life() || !Undisturbed(node), "P3", node.name() + " had to join again, although nothing had happened to it");
+    Check(old.process != node.life() || !Undisturbed(node), "P3",
+          node.name() + " had to join again, although nothing had happened to it");
   }
   current_[&node] = life;
   lives_[life] = {&node, node.life(), leaving};
@@ -57,9 +58,11 @@ void MemberChecker::CheckRemoved(Node& coordinator, Office& office, WorkerId wor
   const auto life = lives_.find(worker);
   if (life == lives_.end()) return;
   const Life& it = life->second;
-  const bool same_process = it.node->running() && it.node->life() == it.process && current_[it.node] == worker && !it.leaving;
+  const bool same_process =
+      it.node->running() && it.node->life() == it.process && current_[it.node] == worker && !it.leaving;
   Check(!same_process || !Undisturbed(*it.node), "P3",
-        coordinator.name() + " excluded " + it.node->name() + " (" + Short(worker) + "), although nothing had happened to it");
+        coordinator.name() + " excluded " + it.node->name() + " (" + Short(worker) +
+            "), although nothing had happened to it");
 }
 
 // ---- Seals ----
@@ -75,7 +78,9 @@ void MemberChecker::CheckNewSeal(Node& coordinator, Office& office, const Seal& 
     }
   }
   for (const Contribution& c : seal.contributors) {
-    if (!Check(Whole(ChainChecker::KeyOf(c)), "P1", step + " names a contribution of " + Short(c.worker) + " that is not whole")) return;
+    if (!Check(Whole(ChainChecker::KeyOf(c)), "P1",
+               step + " names a contribution of " + Short(c.worker) + " that is not whole"))
+      return;
   }
   if (seal.id.step.value == 0) return;
   if (scenario_.job.mode == Mode::kSync) CheckAllIn(coordinator, office, seal);
@@ -91,8 +96,9 @@ void MemberChecker::CheckAllIn(const Node& coordinator, const Office& office, co
   const size_t count = seal.contributors.size() + (refused == office.refused.end() ? 0 : refused->second.size());
   const bool samples_for_more = scenario_.dataset_size == 0 || chain_.LeftBy(seal) > 0;
   if (!Check(!samples_for_more || count >= std::min<size_t>(job.min_workers, given), "minimum",
-             step + " is made of " + std::to_string(count) + " contributions; at least " + std::to_string(job.min_workers) +
-                 " are wanted and " + std::to_string(given) + " workers were given work")) {
+             step + " is made of " + std::to_string(count) + " contributions; at least " +
+                 std::to_string(job.min_workers) + " are wanted and " + std::to_string(given) +
+                 " workers were given work")) {
     return;
   }
   bool all = true;
@@ -101,15 +107,18 @@ void MemberChecker::CheckAllIn(const Node& coordinator, const Office& office, co
   if (grants != office.granted.end()) {
     for (const auto& [worker, lease] : grants->second) {
       if (!office.seen.members.contains(worker) || office.void_leases.contains({worker, lease})) continue;
-      const bool in = std::any_of(seal.contributors.begin(), seal.contributors.end(),
-                                  [&, &w = worker, &l = lease](const Contribution& c) { return c.worker == w && c.lease.id == l; });
+      const bool in =
+          std::any_of(seal.contributors.begin(), seal.contributors.end(),
+                      [&, &w = worker, &l = lease](const Contribution& c) { return c.worker == w && c.lease.id == l; });
       if (in) continue;
       all = false;
       missing = Short(worker);
     }
   }
   if (all) return;
-  if (!Check(job.quorum < 1, "P5", step + " was sealed without " + missing + ", a live member that was given work for it")) return;
+  if (!Check(job.quorum < 1, "P5",
+             step + " was sealed without " + missing + ", a live member that was given work for it"))
+    return;
   Time first = Time::Never();
   for (const Contribution& c : seal.contributors) first = std::min(first, arrived_.at(ChainChecker::KeyOf(c)).whole_at);
   Check(count >= std::ceil(job.quorum * static_cast<double>(given) - 1e-9) && world_.now() >= first + job.grace, "P5",
@@ -117,7 +126,8 @@ void MemberChecker::CheckAllIn(const Node& coordinator, const Office& office, co
 }
 
 void MemberChecker::CheckGrant(const Node& coordinator, Office& office, const Grant& grant) {
-  if (!Check(office.ready.contains(grant.worker), "P3", coordinator.name() + " gives work to " + Short(grant.worker) + ", which never said that it is ready")) {
+  if (!Check(office.ready.contains(grant.worker), "P3",
+             coordinator.name() + " gives work to " + Short(grant.worker) + ", which never said that it is ready")) {
     return;
   }
   auto& grants = office.granted[grant.version];

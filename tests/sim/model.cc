@@ -65,7 +65,8 @@ Chunks Gradients(const ChunkLayout& layout, const Chunks& parameters, const Cont
     }
     float p;
     std::memcpy(&p, in, sizeof p);
-    const float value = segment.role == Role::kBuffer ? 0.9f * p + Noise(seed, index) : 0.1f * p + 0.3f * Noise(seed, index);
+    const float value =
+        segment.role == Role::kBuffer ? 0.9f * p + Noise(seed, index) : 0.1f * p + 0.3f * Noise(seed, index);
     std::memcpy(out, &value, sizeof value);
   });
 }

@@ -23,7 +23,8 @@ void Store(std::byte* out, uint64_t at, T value) {
 // The norm of one block: sixteen lanes, then a balanced tree over them.
 double BlockNorm(const std::vector<float>& values) {
   double lane[16] = {};
-  for (size_t i = 0; i < values.size(); ++i) lane[i % 16] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  for (size_t i = 0; i < values.size(); ++i)
+    lane[i % 16] += static_cast<double>(values[i]) * static_cast<double>(values[i]);
   for (size_t width : {8u, 4u, 2u, 1u}) {
     for (size_t i = 0; i < width; ++i) lane[i] += lane[i + width];
   }
@@ -70,7 +71,8 @@ Chunks Reference::Sum(const Step& step, double* squared_norm) const {
         float accumulator = 0.0f;
         for (size_t k = 0; k < step.contributions.size(); ++k) {
           double weight = step.weights[k];
-          if (segment.role == Role::kBuffer) weight = usable ? weight / total_weight : 1.0 / static_cast<double>(step.weights.size());
+          if (segment.role == Role::kBuffer)
+            weight = usable ? weight / total_weight : 1.0 / static_cast<double>(step.weights.size());
           const float term = static_cast<float>(weight) * Load<float>(step.contributions[k]->at({i}), at);
           accumulator += term;
         }
@@ -178,7 +180,8 @@ Reference::Outcome Reference::Run(const Step& step, const Chunks& before) {
     Buffer done = std::move(out).Freeze();
     for (const Segment& segment : chunk.segments) {
       if (segment.dtype != DType::kFloat32) continue;
-      for (uint64_t at = 0; at < segment.bytes; at += 4) outcome.finite &= std::isfinite(Load<float>(done, segment.chunk_offset + at));
+      for (uint64_t at = 0; at < segment.bytes; at += 4)
+        outcome.finite &= std::isfinite(Load<float>(done, segment.chunk_offset + at));
     }
     outcome.parameters.emplace(ChunkId{i}, std::move(done));
   }

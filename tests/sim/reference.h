@@ -1,5 +1,6 @@
 // The maths of a step, written down once more in plain scalar code from the rules in ps/kernels/shard_math.h: what a
-// version must be, bit for bit, given the contributions, their order and their weights. Shares no code with the kernels.
+// version must be, bit for bit, given the contributions, their order and their weights. Shares no code with the
+// kernels.
 #pragma once
 
 #include <map>
@@ -32,10 +33,10 @@ class Reference {
 
  private:
   Chunks Sum(const Step& step, double* squared_norm) const;
-  void UpdateSgd(const Step& step, float scale, ChunkId id, const Segment& segment, const Buffer& before, const Buffer& sum,
-                 std::byte* out);
-  void UpdateAdam(const Step& step, float scale, ChunkId id, const Segment& segment, const Buffer& before, const Buffer& sum,
-                  std::byte* out);
+  void UpdateSgd(const Step& step, float scale, ChunkId id, const Segment& segment, const Buffer& before,
+                 const Buffer& sum, std::byte* out);
+  void UpdateAdam(const Step& step, float scale, ChunkId id, const Segment& segment, const Buffer& before,
+                  const Buffer& sum, std::byte* out);
 
   const OptimizerOptions optimizer_;
   const std::shared_ptr<const ChunkLayout> layout_;

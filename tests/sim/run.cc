@@ -10,7 +10,8 @@ using std::chrono::milliseconds;
 // How long the rest of the job may take once nothing goes wrong any more.
 Duration LivenessBound(const Scenario& s) {
   const uint64_t batches = s.job.max_steps + s.job.epochs * (s.dataset_size / s.job.batch + 1);
-  const Duration step = s.compute_max * 20 + s.server_work * 4 + (s.network.latency + s.network.jitter * 2) * 20 + milliseconds(20);
+  const Duration step =
+      s.compute_max * 20 + s.server_work * 4 + (s.network.latency + s.network.jitter * 2) * 20 + milliseconds(20);
   return s.job.timeout * 4 + step * static_cast<int64_t>(batches + 30);
 }
 
@@ -34,7 +35,8 @@ class Run {
     world_.Trace(nullptr, [] { return std::string("==== the faults stop"); });
     faults_.Heal();
     if (!world_.RunUntil(world_.now() + bound, [&] { return AllOver(); })) {
-      world_.Violate("P7", "the job did not end within " + std::to_string(static_cast<int>(Seconds(bound))) + " s without faults");
+      world_.Violate(
+          "P7", "the job did not end within " + std::to_string(static_cast<int>(Seconds(bound))) + " s without faults");
     }
     if (!world_.violation()) CheckEnd();
   }
@@ -92,7 +94,8 @@ class Run {
     cluster_.checkers().chain().AtEnd(cluster_.checkers().chain().version());
     bool somebody = false;
     for (auto& worker : cluster_.workers()) somebody |= worker->done();
-    if (!somebody && faults_.counts().empty()) world_.Violate("P7", "the job is complete, and no worker has its result");
+    if (!somebody && faults_.counts().empty())
+      world_.Violate("P7", "the job is complete, and no worker has its result");
   }
 
   void CheckFailure(const Status& failure) {

@@ -14,14 +14,14 @@ struct RunResult {
   uint64_t seed = 0;
   std::optional<Violation> violation;
   std::string scenario;
-  std::string states;               // of all nodes, when a promise was broken
-  std::deque<std::string> lines;    // the end of the trace, when tracing
+  std::string states;             // of all nodes, when a promise was broken
+  std::deque<std::string> lines;  // the end of the trace, when tracing
   std::map<std::string, uint64_t> faults;
-  uint64_t steps = 0;               // training steps committed
+  uint64_t steps = 0;  // training steps committed
   uint64_t messages = 0;
   uint64_t events = 0;
   uint64_t coordinators = 0;
-  bool job_failed = false;          // as it had to
+  bool job_failed = false;  // as it had to
   Duration virtual_time{0};
   uint64_t trace_hash = 0;
 };

@@ -24,20 +24,20 @@ std::string_view Name(Story story);
 
 // How often what goes wrong, as weights; 0 = never.
 struct FaultMix {
-  Duration every{0};             // mean time between two faults; 0 = none
+  Duration every{0};  // mean time between two faults; 0 = none
   int crash_worker = 0;
-  int crash_in_the_act = 0;      // in the middle of what it sends
+  int crash_in_the_act = 0;  // in the middle of what it sends
   int leave = 0;
   int join = 0;
   int flapper = 0;
   int freeze_worker = 0;
   int freeze_server = 0;
   int freeze_coordinator = 0;
-  int break_control = 0;         // worker - coordinator
-  int break_bulk = 0;            // worker - server
-  int break_server = 0;          // server - coordinator
-  int cut_worker = 0;            // partitions: from the coordinator, a server, or everybody
-  int cut_server = 0;            // from the coordinator
+  int break_control = 0;  // worker - coordinator
+  int break_bulk = 0;     // worker - server
+  int break_server = 0;   // server - coordinator
+  int cut_worker = 0;     // partitions: from the coordinator, a server, or everybody
+  int cut_server = 0;     // from the coordinator
   int crash_coordinator = 0;
   int takeover = 0;
   int crash_server = 0;
@@ -51,18 +51,18 @@ struct Scenario {
   JobSpec job;
   ParameterSpec spec;
   uint64_t dataset_size = 0;
-  size_t workers = 1;            // at the start
+  size_t workers = 1;  // at the start
   Network network;
   FaultMix faults;
   Duration fault_phase{0};
-  Duration compute_min{0};       // of one contribution
+  Duration compute_min{0};  // of one contribution
   Duration compute_max{0};
-  double slow_worker = 0;        // chance that a worker takes much longer
-  Duration server_work{0};       // longest sum or update
-  double poison = 0;             // chance that a contribution holds NaN or Inf
-  double abandon = 0;            // chance that the user's code gives a step up
+  double slow_worker = 0;   // chance that a worker takes much longer
+  Duration server_work{0};  // longest sum or update
+  double poison = 0;        // chance that a contribution holds NaN or Inf
+  double abandon = 0;       // chance that the user's code gives a step up
   Duration record_latency{0};
-  double record_unknown = 0;     // chance that a change's answer is lost
+  double record_unknown = 0;  // chance that a change's answer is lost
 };
 
 Scenario MakeScenario(uint64_t seed);

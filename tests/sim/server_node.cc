@@ -87,8 +87,8 @@ void ServerNode::RunApply(ApplyWork work) {
   Post(WorkTime(), [this, work = std::move(work)] {
     ApplyResult result{work.seal, {}};
     for (size_t i = 0; i < work.chunks.size(); ++i) {
-      result.parameters.push_back(
-          Math().Apply(work.chunks[i], work.parameters[i], work.sums[i], {work.learning_rate, work.scale, work.update}));
+      result.parameters.push_back(Math().Apply(work.chunks[i], work.parameters[i], work.sums[i],
+                                               {work.learning_rate, work.scale, work.update}));
     }
     core_->OnApplied(now(), std::move(result));
   });
@@ -98,7 +98,8 @@ void ServerNode::CheckPublished() {
   if (core_->version() == published_) return;
   published_ = core_->version();
   world_.Trace(this, [&] { return "publishes version " + ToString(published_); });
-  checkers_.chain().Published(name(), core_->id(), published_, core_->digest(), *core_->Parameters(published_), core_->stats().slots);
+  checkers_.chain().Published(name(), core_->id(), published_, core_->digest(), *core_->Parameters(published_),
+                              core_->stats().slots);
 }
 
 void ServerNode::Drain() {
@@ -110,7 +111,8 @@ void ServerNode::Drain() {
   const size_t readers = world_.OpenEnds(*this);
   const uint64_t waiting = core_->stats().waiting_pulls;
   if (waiting > readers) {
-    world_.Violate("P7", name() + " keeps " + std::to_string(waiting) + " waiting pulls for " + std::to_string(readers) + " links");
+    world_.Violate("P7", name() + " keeps " + std::to_string(waiting) + " waiting pulls for " +
+                             std::to_string(readers) + " links");
   }
 }
 
@@ -118,9 +120,10 @@ std::string ServerNode::Describe() const {
   std::string text = name() + (running() ? paused() ? " frozen" : "" : " gone");
   if (!core_) return text;
   const Replica::Stats stats = core_->stats();
-  return text + " server " + ToString(core_->id()) + " promised " + ToString(core_->promised()) + " version " + ToString(core_->version()) +
-         ", slots " + std::to_string(stats.slots) + ", waiting pulls " + std::to_string(stats.waiting_pulls) +
-         (coordinator_ == PeerId{} ? ", no coordinator" : "") + (core_->failure() ? ", failed: " + core_->failure()->ToString() : "");
+  return text + " server " + ToString(core_->id()) + " promised " + ToString(core_->promised()) + " version " +
+         ToString(core_->version()) + ", slots " + std::to_string(stats.slots) + ", waiting pulls " +
+         std::to_string(stats.waiting_pulls) + (coordinator_ == PeerId{} ? ", no coordinator" : "") +
+         (core_->failure() ? ", failed: " + core_->failure()->ToString() : "");
 }
 
 }  // namespace everstep::sim

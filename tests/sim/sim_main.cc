@@ -16,14 +16,15 @@ namespace {
 
 int ListPlants() {
   for (const sim::Plant& plant : sim::Plants()) {
-    std::printf("%-26s %-8s %s\n", std::string(plant.name).c_str(), std::string(plant.promise).c_str(), std::string(plant.what).c_str());
+    std::printf("%-26s %-8s %s\n", std::string(plant.name).c_str(), std::string(plant.promise).c_str(),
+                std::string(plant.what).c_str());
   }
   return 0;
 }
 
 void Print(const sim::RunResult& result, const std::string& replay) {
-  std::printf("seed %llu breaks %s: %s\n\n", static_cast<unsigned long long>(result.seed), result.violation->promise.c_str(),
-              result.violation->what.c_str());
+  std::printf("seed %llu breaks %s: %s\n\n", static_cast<unsigned long long>(result.seed),
+              result.violation->promise.c_str(), result.violation->what.c_str());
   std::printf("%s\n", result.scenario.c_str());
   if (!result.lines.empty()) std::printf("\nthe end of the trace:\n");
   for (const std::string& line : result.lines) std::printf("%s\n", line.c_str());
@@ -38,7 +39,8 @@ int Replay(uint64_t seed, bool trace, const std::string& replay) {
   std::printf("seed %llu: %llu steps, %llu messages, %llu events, %.3f s of virtual time, trace hash %016llx\n%s\n",
               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(result.steps),
               static_cast<unsigned long long>(result.messages), static_cast<unsigned long long>(result.events),
-              Seconds(result.virtual_time), static_cast<unsigned long long>(result.trace_hash), result.scenario.c_str());
+              Seconds(result.virtual_time), static_cast<unsigned long long>(result.trace_hash),
+              result.scenario.c_str());
   if (!result.violation) return 0;
   sim::RunResult failed = result;
   failed.lines.clear();
@@ -49,7 +51,8 @@ int Replay(uint64_t seed, bool trace, const std::string& replay) {
 void PrintTotals(const sim::BatchTotals& totals, double wall) {
   std::printf("%llu seeds, %llu training steps committed, %llu jobs given up as they had to be, %llu coordinators\n",
               static_cast<unsigned long long>(totals.seeds), static_cast<unsigned long long>(totals.steps),
-              static_cast<unsigned long long>(totals.job_failures), static_cast<unsigned long long>(totals.coordinators));
+              static_cast<unsigned long long>(totals.job_failures),
+              static_cast<unsigned long long>(totals.coordinators));
   std::printf("%llu messages, %llu events; faults:", static_cast<unsigned long long>(totals.messages),
               static_cast<unsigned long long>(totals.events));
   const char* separator = " ";
@@ -68,12 +71,14 @@ bool Hunt(const sim::Plant& plant, const sim::BatchOptions& options) {
   const sim::BatchOutcome outcome = sim::RunBatch(hunt);
   const std::string name(plant.name);
   if (!outcome.failure) {
-    std::printf("%-26s NOT FOUND in %llu seeds; it breaks %s: %s\n", name.c_str(), static_cast<unsigned long long>(outcome.totals.seeds),
-                std::string(plant.promise).c_str(), std::string(plant.what).c_str());
+    std::printf("%-26s NOT FOUND in %llu seeds; it breaks %s: %s\n", name.c_str(),
+                static_cast<unsigned long long>(outcome.totals.seeds), std::string(plant.promise).c_str(),
+                std::string(plant.what).c_str());
     return false;
   }
-  std::printf("%-26s found by seed %llu: %s: %s\n", name.c_str(), static_cast<unsigned long long>(outcome.failure->seed),
-              outcome.failure->violation->promise.c_str(), outcome.failure->violation->what.c_str());
+  std::printf("%-26s found by seed %llu: %s: %s\n", name.c_str(),
+              static_cast<unsigned long long>(outcome.failure->seed), outcome.failure->violation->promise.c_str(),
+              outcome.failure->violation->what.c_str());
   return true;
 }
 
@@ -91,7 +96,8 @@ int main(int argc, char** argv) {
   app.add_option("--seed", seed, "run this one seed and print its trace hash");
   app.add_flag("--twice", options.twice, "run each seed twice; both runs must be the same, bit for bit");
   app.add_flag("--trace", trace, "with --seed: print every event");
-  app.add_option("--plant", plant, "a planted bug that must be found; `all` of them, or `list`; with --seed: run it so");
+  app.add_option("--plant", plant,
+                 "a planted bug that must be found; `all` of them, or `list`; with --seed: run it so");
   CLI11_PARSE(app, argc, argv);
 
   if (plant == "list") return ListPlants();

@@ -47,10 +47,12 @@ std::pair<Envelope, Buffer> StrangerNode::ForServer() {
   switch (random_.Below(3)) {
     case 0: return BadPush(newest_push_ ? *newest_push_ : Overheard({"Push"}));
     case 1: {
-      Pull pull{{random_.Next()}, {random_.Below(4)}, random_.Chance(0.5), {{static_cast<uint32_t>(random_.Next())}}, {}};
+      Pull pull{
+          {random_.Next()}, {random_.Below(4)}, random_.Chance(0.5), {{static_cast<uint32_t>(random_.Next())}}, {}};
       return {{Overheard({"Push", "Pull"}).job, {}, pull}, {}};
     }
-    default: return {Overheard({"Promise", "SealStep", "Commit", "Finish", "Welcome", "JobFailed", "HeartbeatAck"}), {}};
+    default:
+      return {Overheard({"Promise", "SealStep", "Commit", "Finish", "Welcome", "JobFailed", "HeartbeatAck"}), {}};
   }
 }
 
@@ -73,7 +75,8 @@ std::pair<Envelope, Buffer> StrangerNode::ForCoordinator() {
     }
     case 2: {
       const WorkerId nobody{random_.Next()};
-      const Body bodies[] = {Ready{nobody, {3}, {}}, Heartbeat{nobody, Phase::kWaiting, 1, 1}, Leave{nobody, "bye"}, Report{nobody, {}, {}, true, {}}};
+      const Body bodies[] = {Ready{nobody, {3}, {}}, Heartbeat{nobody, Phase::kWaiting, 1, 1}, Leave{nobody, "bye"},
+                             Report{nobody, {}, {}, true, {}}};
       return {{Overheard({"Staged", "Ready"}).job, {}, bodies[random_.Below(std::size(bodies))]}, {}};
     }
     default: return {Overheard({"Promised", "Staged", "Prepared", "Applied", "NonFinite", "StaleBallot"}), {}};

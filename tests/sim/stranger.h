@@ -1,5 +1,5 @@
-// Somebody who does not belong: connects to a server or the coordinator and says what real peers said before, changed or
-// not, and what nobody should say. It has no link that the job knows, so none of it may have an effect; servers and
+// Somebody who does not belong: connects to a server or the coordinator and says what real peers said before, changed
+// or not, and what nobody should say. It has no link that the job knows, so none of it may have an effect; servers and
 // coordinator answer or ignore it, and stay.
 #pragma once
 
@@ -12,7 +12,8 @@ namespace everstep::sim {
 
 class StrangerNode : public Node, public Tap {
  public:
-  StrangerNode(World& world, const Scenario& scenario) : Node(world, "stranger"), scenario_(scenario), random_(Mix64(scenario.seed ^ 0x57a)) {
+  StrangerNode(World& world, const Scenario& scenario)
+      : Node(world, "stranger"), scenario_(scenario), random_(Mix64(scenario.seed ^ 0x57a)) {
     world.AddTap(this);
   }
 

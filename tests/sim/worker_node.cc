@@ -34,7 +34,9 @@ void WorkerNode::AskToLeave() {
 void WorkerNode::Exit(End end) {
   end_ = end;
   failure_ = core_->failure();
-  world_.Trace(this, [&] { return "ends: " + (failure_ ? failure_->ToString() : std::string(end == End::kLeft ? "left" : "finished")); });
+  world_.Trace(this, [&] {
+    return "ends: " + (failure_ ? failure_->ToString() : std::string(end == End::kLeft ? "left" : "finished"));
+  });
   Crash(false);
 }
 
@@ -52,9 +54,12 @@ void WorkerNode::TakeStep() {
     model_ = std::move(step->parameters);
     model_version_ = step->version;
   }
-  world_.Trace(this, [&] { return "takes step " + ToString(step->version) + (step->initialise ? " (initial values)" : ""); });
+  world_.Trace(this,
+               [&] { return "takes step " + ToString(step->version) + (step->initialise ? " (initial values)" : ""); });
   if (!step->initialise) {
-    if (model_version_ != step->version) world_.Violate("P10", name() + " computes on version " + ToString(model_version_) + ", told it was " + ToString(step->version));
+    if (model_version_ != step->version)
+      world_.Violate("P10", name() + " computes on version " + ToString(model_version_) + ", told it was " +
+                                ToString(step->version));
     checkers_.chain().Read(name(), step->version, model_);
   }
   busy_ = true;
@@ -72,8 +77,10 @@ void WorkerNode::Contribute(uint64_t serial, const Contribution& contribution, b
     busy_ = false;
     return;
   }
-  Chunks chunks = initialise ? InitialValues(layout, contribution.worker.value) : Gradients(layout, model_, contribution);
-  const bool poisoned = !initialise && world_.random().Chance(scenario_.poison) && Poison(layout, world_.random(), &chunks);
+  Chunks chunks =
+      initialise ? InitialValues(layout, contribution.worker.value) : Gradients(layout, model_, contribution);
+  const bool poisoned =
+      !initialise && world_.random().Chance(scenario_.poison) && Poison(layout, world_.random(), &chunks);
   checkers_.chain().Made(contribution, chunks, poisoned);
   PushNext(serial, std::move(chunks), 0);
 }
@@ -130,8 +137,9 @@ std::string WorkerNode::Describe() const {
   if (failure_) text += ": " + failure_->ToString();
   if (!core_) return text;
   const Session::Stats& stats = core_->stats();
-  return text + " life " + Short(core_->id()) + " holds version " + ToString(core_->held()) + ", lives " + std::to_string(stats.lives) +
-         ", contributed " + std::to_string(stats.contributed) + ", dropped " + std::to_string(stats.dropped) + (busy_ ? ", computing" : "");
+  return text + " life " + Short(core_->id()) + " holds version " + ToString(core_->held()) + ", lives " +
+         std::to_string(stats.lives) + ", contributed " + std::to_string(stats.contributed) + ", dropped " +
+         std::to_string(stats.dropped) + (busy_ ? ", computing" : "");
 }
 
 }  // namespace everstep::sim

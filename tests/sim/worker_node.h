@@ -50,7 +50,7 @@ class WorkerNode : public Node {
   std::optional<Session> core_;
   Chunks model_;
   Version model_version_;
-  bool busy_ = false;       // the user computes
+  bool busy_ = false;  // the user computes
   bool result_taken_ = false;
   std::optional<End> end_;
   std::optional<Status> failure_;

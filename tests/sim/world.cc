@@ -202,7 +202,8 @@ void World::Transmit(const std::shared_ptr<Link>& link, int side, Link::Frame fr
   if (Cut(a, b)) {
     auto& blocked = link->blocked[1 - side];
     if (network_.drop == 0) blocked.push_back(std::move(frame));
-    if (blocked.size() > kMaxBlocked) Violate("P7", "more than 4096 messages wait for " + link->ends[1 - side].node->name());
+    if (blocked.size() > kMaxBlocked)
+      Violate("P7", "more than 4096 messages wait for " + link->ends[1 - side].node->name());
     return;
   }
   Random& r = network_random_;
@@ -226,7 +227,8 @@ void World::Transmit(const std::shared_ptr<Link>& link, int side, Link::Frame fr
   }
   if (n.duplicate > 0 && r.Chance(n.duplicate)) {
     ++duplicated_;
-    Schedule(link, side, frame, extra + Duration(r.Between(0, r.Chance(0.3) ? 500'000'000 : 100 * (n.latency + n.jitter).count())), false);
+    Schedule(link, side, frame,
+             extra + Duration(r.Between(0, r.Chance(0.3) ? 500'000'000 : 100 * (n.latency + n.jitter).count())), false);
   }
   Schedule(link, side, std::move(frame), extra, in_order);
 }
@@ -261,11 +263,10 @@ void World::Garble(Node& node, const Link::Frame& frame) {
   Random& r = network_random_;
   std::string bytes(frame.header.text());
   switch (r.Below(3)) {
-    case 0:
-      bytes.resize(r.Below(bytes.size() + 1));
-      break;
+    case 0: bytes.resize(r.Below(bytes.size() + 1)); break;
     case 1:
-      for (uint64_t i = r.Between(1, 8); i > 0 && !bytes.empty(); --i) bytes[r.Below(bytes.size())] ^= static_cast<char>(1 << r.Below(8));
+      for (uint64_t i = r.Between(1, 8); i > 0 && !bytes.empty(); --i)
+        bytes[r.Below(bytes.size())] ^= static_cast<char>(1 << r.Below(8));
       break;
     default:
       bytes.assign(r.Below(200), '\0');
@@ -274,7 +275,9 @@ void World::Garble(Node& node, const Link::Frame& frame) {
   const bool refused = !Decode(Buffer::Copy(bytes)).ok();
   garbled_ += refused;
   Mix(refused);
-  Trace(&node, [&] { return std::string("damaged bytes at the door, ") + (refused ? "refused" : "by chance a message: dropped"); });
+  Trace(&node, [&] {
+    return std::string("damaged bytes at the door, ") + (refused ? "refused" : "by chance a message: dropped");
+  });
 }
 
 void World::TellClosed(const std::shared_ptr<Link>& link, int side, Duration delay, bool in_order) {
@@ -325,7 +328,8 @@ void World::Break(const std::shared_ptr<Link>& link, Duration notice) {
   if (link->broken) return;
   link->broken = true;
   Trace(nullptr, [&] {
-    return "the link " + link->ends[0].node->name() + " - " + (link->ends[1].node ? link->ends[1].node->name() : "?") + " breaks";
+    return "the link " + link->ends[0].node->name() + " - " + (link->ends[1].node ? link->ends[1].node->name() : "?") +
+           " breaks";
   });
   Mix(0xb0);
   for (int side : {0, 1}) TellClosed(link, side, Duration(random_.Between(0, notice.count())), false);
@@ -370,7 +374,8 @@ void World::Violate(std::string promise, std::string what) {
 
 void World::AddLine(const Node* node, std::string text) {
   char stamp[40];
-  std::snprintf(stamp, sizeof stamp, "%12.6f %-7s ", static_cast<double>(now_.ns) / 1e9, node ? node->name().c_str() : "world");
+  std::snprintf(stamp, sizeof stamp, "%12.6f %-7s ", static_cast<double>(now_.ns) / 1e9,
+                node ? node->name().c_str() : "world");
   lines_.push_back(stamp + std::move(text));
   if (lines_.size() > line_limit_) lines_.pop_front();
 }

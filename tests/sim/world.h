@@ -1,6 +1,6 @@
-// The simulated world: virtual time, an event queue ordered by (time, sequence), processes (nodes) and the links between
-// them. Everything that happens, happens as an event of this queue, and every random choice comes from the seed: the same
-// seed gives the same run, bit for bit (TraceHash).
+// The simulated world: virtual time, an event queue ordered by (time, sequence), processes (nodes) and the links
+// between them. Everything that happens, happens as an event of this queue, and every random choice comes from the
+// seed: the same seed gives the same run, bit for bit (TraceHash).
 //
 // A link behaves like a TCP connection between two processes: in order, nothing lost while it lives, and when it ends
 // each side learns it at its own time. Network makes it worse: drop, duplicate, reorder, spikes, partitions. Messages
@@ -48,11 +48,11 @@ struct Link {
     Buffer header;
     Buffer payload;
   };
-  End ends[2];                     // 0 opened it, 1 accepted it
+  End ends[2];  // 0 opened it, 1 accepted it
   bool connected = false;
-  bool broken = false;             // nothing gets through any more
-  std::vector<Frame> early;        // sent by end 0 before the connection stood
-  std::vector<Frame> blocked[2];   // towards that end, kept by a partition
+  bool broken = false;            // nothing gets through any more
+  std::vector<Frame> early;       // sent by end 0 before the connection stood
+  std::vector<Frame> blocked[2];  // towards that end, kept by a partition
 };
 
 // How the network behaves now. The fault schedule changes it.
@@ -61,10 +61,10 @@ struct Network {
   Duration jitter{std::chrono::microseconds(200)};
   double drop = 0;
   double duplicate = 0;
-  double reorder = 0;              // a message that is not kept in order
-  double spike = 0;                // a message that is late, and all that is behind it
+  double reorder = 0;  // a message that is not kept in order
+  double spike = 0;    // a message that is late, and all that is behind it
   Duration spike_length{0};
-  double garble = 0;               // a damaged copy comes along
+  double garble = 0;                                  // a damaged copy comes along
   std::set<std::pair<const Node*, const Node*>> cut;  // pairs that do not hear each other
 };
 

@@ -76,10 +76,11 @@ Result<int> Program::Wait(Duration patience) {
 
 // ---- Cluster ----
 
-Cluster::Cluster(Options options) : options_([&options] {
-  if (options.programs.empty()) options.programs = ProgramFolder().value();
-  return std::move(options);
-}()) {
+Cluster::Cluster(Options options)
+    : options_([&options] {
+        if (options.programs.empty()) options.programs = ProgramFolder().value();
+        return std::move(options);
+      }()) {
   // Short enough for the sockets of ipc addresses.
   std::string name = (std::filesystem::temp_directory_path() / "everstep-test-XXXXXX").string();
   EVERSTEP_CHECK(mkdtemp(name.data()) != nullptr, "no temporary folder: " + name);
@@ -185,31 +186,36 @@ Status Cluster::WaitFor(const std::string& what, const std::function<bool(const 
   while (true) {
     Result<json> status = AskStatus(std::max<Duration>(deadline - SteadyNow(), std::chrono::seconds(1)));
     if (!status.ok()) {
-      return {status.status().code(), "waiting for " + what + ": " + status.status().message() + "; ps0's log: " +
-                                          Tail(server(0).log())};
+      return {status.status().code(),
+              "waiting for " + what + ": " + status.status().message() + "; ps0's log: " + Tail(server(0).log())};
     }
     if (holds(*status)) return Status::Ok();
-    if (SteadyNow() >= deadline) return {Code::kDeadlineExceeded, "waited in vain for " + what + ": " + Summary(*status)};
+    if (SteadyNow() >= deadline)
+      return {Code::kDeadlineExceeded, "waited in vain for " + what + ": " + Summary(*status)};
     std::this_thread::sleep_for(kPoll);
   }
 }
 
 Status Cluster::WaitForStep(uint64_t committed, Duration patience) {
-  return WaitFor("step " + std::to_string(committed), [&](const json& s) {
-    return s.at("version").get<uint64_t>() > committed;
-  }, patience);
+  return WaitFor(
+      "step " + std::to_string(committed), [&](const json& s) { return s.at("version").get<uint64_t>() > committed; },
+      patience);
 }
 
 Status Cluster::WaitForReady(size_t workers, Duration patience) {
-  return WaitFor(std::to_string(workers) + " ready workers", [&](const json& s) {
-    size_t ready = 0;
-    for (const json& m : s.at("members")) ready += m.at("ready").get<bool>();
-    return ready == workers;
-  }, patience);
+  return WaitFor(
+      std::to_string(workers) + " ready workers",
+      [&](const json& s) {
+        size_t ready = 0;
+        for (const json& m : s.at("members")) ready += m.at("ready").get<bool>();
+        return ready == workers;
+      },
+      patience);
 }
 
 Status Cluster::WaitForEvent(const std::string& kind, const std::string& target, Duration patience) {
-  return WaitFor(kind + " " + target, [&](const json& s) { return !EventsOf(s, kind, target).empty(); }, patience);
+  return WaitFor(
+      kind + " " + target, [&](const json& s) { return !EventsOf(s, kind, target).empty(); }, patience);
 }
 
 Result<uint64_t> Cluster::WaitForBegin(const std::string& name, Duration patience) {
@@ -240,7 +246,8 @@ Status Cluster::WaitForCleanEnd(Duration patience) {
   for (auto& [name, program] : programs_) {
     if (program->killed()) continue;
     EVERSTEP_ASSIGN(const int code, program->Wait(std::max(deadline - SteadyNow(), Duration{1})));
-    if (code != 0) return {Code::kFailed, name + " ended with " + std::to_string(code) + "; its log: " + Tail(program->log())};
+    if (code != 0)
+      return {Code::kFailed, name + " ended with " + std::to_string(code) + "; its log: " + Tail(program->log())};
   }
   return Status::Ok();
 }

@@ -59,7 +59,9 @@ std::string Rubbish(Random& random) {
     case 2: return Greeting() + RandomBytes(random, 500);
     case 3: return Greeting() + ReadyCommand() + RandomBytes(random, 1 + random.Below(3000));
     // A long frame that claims to be enormous.
-    case 4: return Greeting() + ReadyCommand() + std::string("\2\x7f\xff\xff\xff\xff\xff\xff\xff", 9) + RandomBytes(random, 100);
+    case 4:
+      return Greeting() + ReadyCommand() + std::string("\2\x7f\xff\xff\xff\xff\xff\xff\xff", 9) +
+             RandomBytes(random, 100);
     default: {
       // A short frame of the transport's own prelude, with a random kind.
       std::string head = "EVT\1" + RandomBytes(random, 1) + std::string(3, '\0') + RandomBytes(random, 8);
@@ -95,13 +97,15 @@ Status SendRubbish(const std::string& address, Random& random, int connections) 
 void SendDamagedMessages(const std::string& address, Random& random, int messages) {
   for (int i = 0; i < messages; ++i) {
     Probe probe(address);
-    const Buffer real = Encode({{random.Next()}, {random.Below(9)}, ForgeBody(random.Below(std::variant_size_v<Body>), random)});
+    const Buffer real =
+        Encode({{random.Next()}, {random.Below(9)}, ForgeBody(random.Below(std::variant_size_v<Body>), random)});
     std::string bytes(real.text());
     switch (random.Below(3)) {
       case 0: bytes = RandomBytes(random, 1 + random.Below(300)); break;
       case 1: bytes.resize(1 + random.Below(bytes.size())); break;
       default:
-        for (int flips = 0; flips < 8; ++flips) bytes[random.Below(bytes.size())] ^= static_cast<char>(1u << random.Below(8));
+        for (int flips = 0; flips < 8; ++flips)
+          bytes[random.Below(bytes.size())] ^= static_cast<char>(1u << random.Below(8));
     }
     probe.SendBytes(Buffer::Copy(bytes), Buffer::Copy(RandomBytes(random, random.Below(100))));
     (void)probe.Receive(std::chrono::milliseconds(5));
@@ -113,7 +117,8 @@ void SendForgedMessages(const std::string& address, JobUid job, Random& random, 
     Probe probe(address);
     for (size_t kind = 0; kind < std::variant_size_v<Body>; ++kind) {
       const Buffer payload = random.Chance(0.5) ? Buffer::Copy(RandomBytes(random, random.Below(5000))) : Buffer();
-      probe.Send({random.Chance(0.9) ? job : JobUid{random.Next()}, {random.Below(4)}, ForgeBody(kind, random)}, payload);
+      probe.Send({random.Chance(0.9) ? job : JobUid{random.Next()}, {random.Below(4)}, ForgeBody(kind, random)},
+                 payload);
     }
     (void)probe.Receive(std::chrono::milliseconds(20));
   }
@@ -210,7 +215,8 @@ Body ForgeBody(size_t kind, Random& random) {
       PullRefused{code, version, text},
       WrongShard{ForgeMap(random)},
       Promise{ForgeMap(random), ForgeSpec(random)},
-      Promised{server, {random.Next()}, version, {random.Next()}, ForgeSeal(random), 1, ForgeSeal(random), {{chunk, 1}}, {}},
+      Promised{
+          server, {random.Next()}, version, {random.Next()}, ForgeSeal(random), 1, ForgeSeal(random), {{chunk, 1}}, {}},
       Staged{server, ForgeContribution(random)},
       SealStep{ForgeSeal(random), random.Chance(0.5)},
       Prepared{server, {random.Next()}, seal, {random.Next()}, {{chunk, 1}}},

@@ -1,6 +1,6 @@
 // What strangers may do to a port: bytes that are no protocol, the transport's protocol broken half-way, messages that
-// decode to nothing, and well-formed messages with forged contents. Nothing here waits for an answer that need not come.
-// Everything is drawn from `random`, so that a seed replays it. One thread.
+// decode to nothing, and well-formed messages with forged contents. Nothing here waits for an answer that need not
+// come. Everything is drawn from `random`, so that a seed replays it. One thread.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// The models of everstep-plain-worker: small, without a framework, and pure functions of parameters and samples, so that
-// two runs that saw the same samples with the same parameters produce the same bits. One thread.
+// The models of everstep-plain-worker: small, without a framework, and pure functions of parameters and samples, so
+// that two runs that saw the same samples with the same parameters produce the same bits. One thread.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,9 @@ class PlainModel {
   std::deque<Array> arrays_;
 };
 
-// One vector of zeros; sample i asks for the value t(i) in every element: loss = mean (p - t)^2 / 2, gradient = p - mean
-// t. All elements stay equal for ever, whichever server holds them, unless some server summed other contributions than
-// the others. With `odd_shapes` also a tensor without elements, a scalar (decays to 0) and a buffer.
+// One vector of zeros; sample i asks for the value t(i) in every element: loss = mean (p - t)^2 / 2, gradient = p -
+// mean t. All elements stay equal for ever, whichever server holds them, unless some server summed other contributions
+// than the others. With `odd_shapes` also a tensor without elements, a scalar (decays to 0) and a buffer.
 std::unique_ptr<PlainModel> MakeVectorModel(uint64_t elements, bool odd_shapes);
 
 // A perceptron with one hidden layer of tanh and a softmax, 16-32-4: samples are drawn from a fixed random stream and

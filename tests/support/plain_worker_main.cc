@@ -1,6 +1,6 @@
-// everstep-plain-worker: a worker without libtorch, for process tests, proofs and benches. It trains one of the models of
-// tests/support/plain_models.h, and can be told to misbehave. Its last line on standard output is a JSON object with how
-// it went.
+// everstep-plain-worker: a worker without libtorch, for process tests, proofs and benches. It trains one of the models
+// of tests/support/plain_models.h, and can be told to misbehave. Its last line on standard output is a JSON object with
+// how it went.
 #include <signal.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// A stranger who speaks the protocol by hand: one connection to one server, on a thread of its own. Anything can be sent,
-// sensible or not; what comes back is kept until it is asked for. Belongs to one thread.
+// A stranger who speaks the protocol by hand: one connection to one server, on a thread of its own. Anything can be
+// sent, sensible or not; what comes back is kept until it is asked for. Belongs to one thread.
 #pragma once
 
 #include <condition_variable>
@@ -51,8 +51,8 @@ class Probe : private transport::ConnectionHandler {
   std::condition_variable changed_;
   std::deque<Result<Envelope>> inbox_;
   std::optional<Status> closed_;
-  std::unique_ptr<transport::Context> context_;         // loop thread
-  std::shared_ptr<transport::Connection> connection_;   // loop thread
+  std::unique_ptr<transport::Context> context_;        // loop thread
+  std::shared_ptr<transport::Connection> connection_;  // loop thread
   LoopThread io_;
 };
 

@@ -79,7 +79,8 @@ Status CheckChain(const std::vector<CommitLine>& commits, bool sync) {
     const std::string here = "step " + std::to_string(c.step);
     if (c.step != i) return Wrong(here + " stands where step " + std::to_string(i) + " belongs");
     if (i > 0 && c.previous != commits[i - 1].digest) return Wrong(here + " does not follow the version before it");
-    if (i > 0 && c.committed_ms < commits[i - 1].committed_ms) return Wrong(here + " was committed before the one before");
+    if (i > 0 && c.committed_ms < commits[i - 1].committed_ms)
+      return Wrong(here + " was committed before the one before");
     double weights = 0;
     for (const ContributorLine& w : c.contributors) weights += w.weight;
     if (sync && std::abs(weights - 1) > 1e-9) return Wrong(here + ": the weights sum to " + std::to_string(weights));
@@ -92,20 +93,22 @@ Status CheckLedger(const std::vector<CommitLine>& commits, uint64_t dataset, uin
   for (const CommitLine& commit : commits) {
     if (commit.step == 0) continue;
     for (const ContributorLine& c : commit.contributors) {
-      if (c.epoch >= epochs) return Wrong("step " + std::to_string(commit.step) + " uses epoch " + std::to_string(c.epoch));
+      if (c.epoch >= epochs)
+        return Wrong("step " + std::to_string(commit.step) + " uses epoch " + std::to_string(c.epoch));
       for (const auto& [begin, end] : c.ranges) {
         if (end > dataset) return Wrong("step " + std::to_string(commit.step) + " uses positions beyond the dataset");
         for (uint64_t i = begin; i < end; ++i) {
           if (seen[c.epoch][i]++ == 0) continue;
-          return Wrong("position " + std::to_string(i) + " of epoch " + std::to_string(c.epoch) + " is used again in step " +
-                       std::to_string(commit.step));
+          return Wrong("position " + std::to_string(i) + " of epoch " + std::to_string(c.epoch) +
+                       " is used again in step " + std::to_string(commit.step));
         }
       }
     }
   }
   for (uint64_t epoch = 0; epoch < epochs; ++epoch) {
     const auto missing = std::count(seen[epoch].begin(), seen[epoch].end(), 0);
-    if (missing > 0) return Wrong(std::to_string(missing) + " samples of epoch " + std::to_string(epoch) + " were never used");
+    if (missing > 0)
+      return Wrong(std::to_string(missing) + " samples of epoch " + std::to_string(epoch) + " were never used");
   }
   return Status::Ok();
 }

@@ -11,8 +11,7 @@ class Relay::Pair {
 
   Status Open(std::shared_ptr<transport::Connection> client) {
     ends_[0].connection = std::move(client);
-    EVERSTEP_ASSIGN(ends_[1].connection,
-                    relay_.context_->Connect(relay_.server_, &ends_[1], std::chrono::seconds(5)));
+    EVERSTEP_ASSIGN(ends_[1].connection, relay_.context_->Connect(relay_.server_, &ends_[1], std::chrono::seconds(5)));
     return Status::Ok();
   }
   transport::ConnectionHandler* client() { return &ends_[0]; }
