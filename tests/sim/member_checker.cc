@@ -121,8 +121,9 @@ void MemberChecker::CheckAllIn(const Node& coordinator, const Office& office, co
     return;
   Time first = Time::Never();
   for (const Contribution& c : seal.contributors) first = std::min(first, arrived_.at(ChainChecker::KeyOf(c)).whole_at);
-  Check(count >= std::ceil(job.quorum * static_cast<double>(count + missing_count) - 1e-9) && world_.now() >= first + job.grace, "P5",
-        step + " was sealed before its quorum and grace");
+  Check(count >= std::ceil(job.quorum * static_cast<double>(count + missing_count) - 1e-9) &&
+            world_.now() >= first + job.grace,
+        "P5", step + " was sealed before its quorum and grace");
 }
 
 void MemberChecker::CheckGrant(const Node& coordinator, Office& office, const Grant& grant) {
