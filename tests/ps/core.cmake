@@ -15,3 +15,7 @@ everstep_test(core_tests
     ${CMAKE_CURRENT_LIST_DIR}/replica_push_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/replica_step_test.cc
   DEPS everstep_core everstep_config everstep_schema everstep_base LABELS unit)
+
+# The record's store beyond one machine, against a real etcd.
+everstep_test(etcd_record_test SOURCES ${CMAKE_CURRENT_LIST_DIR}/etcd_record_test.cc
+  DEPS everstep_config everstep_test_etcd LABELS unit)
