@@ -140,8 +140,7 @@ class DirectoryStore : public Store {
       close(fd);
       return failed;
     }
-    return std::unique_ptr<StoreWriter>(
-        std::make_unique<FileWriter>(fd, std::move(temporary), folder_, Path(name)));
+    return std::unique_ptr<StoreWriter>(std::make_unique<FileWriter>(fd, std::move(temporary), folder_, Path(name)));
   }
 
   Result<std::unique_ptr<StoreReader>> Open(const std::string& name) override {

@@ -17,7 +17,7 @@ using nlohmann::json;
 
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kMaxDimensions = 64;
-constexpr char kMetadata[] = "__metadata__";
+constexpr char kMetadataName[] = "__metadata__";
 
 Status Corrupt(const std::string& what) { return {Code::kCorrupt, what}; }
 
@@ -65,7 +65,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
     switch (state_) {
       case State::kNames:
         if (!names_.insert(text).second) return Bad("the name \"" + text + "\" is there twice");
-        if (text == kMetadata) return Go(State::kMetadata);
+        if (text == kMetadataName) return Go(State::kMetadata);
         tensors.emplace_back().name = text;
         fields_ = 0;
         return Go(State::kTensor);
@@ -187,9 +187,8 @@ Result<std::unique_ptr<StoreReader>> OpenFile(const std::string& path) {
 
 uint64_t SafetensorsElementBits(std::string_view dtype) {
   static const std::map<std::string_view, uint64_t> kBits = {
-      {"BOOL", 8},   {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"I16", 16}, {"U16", 16},
-      {"F16", 16},   {"BF16", 16}, {"I32", 32}, {"U32", 32},    {"F32", 32},    {"F64", 64}, {"I64", 64},
-      {"U64", 64},   {"C64", 64},
+      {"BOOL", 8},  {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16},
+      {"BF16", 16}, {"I32", 32}, {"U32", 32}, {"F32", 32},    {"F64", 64},    {"I64", 64}, {"U64", 64}, {"C64", 64},
   };
   const auto it = kBits.find(dtype);
   return it == kBits.end() ? 0 : it->second;
@@ -202,7 +201,7 @@ const StoredTensor* SafetensorsHeader::Find(std::string_view name) const {
 
 Result<std::string> LayOutSafetensors(std::vector<StoredTensor>* tensors, const SafetensorsMetadata& metadata) {
   std::string text = "{";
-  if (!metadata.empty()) text += json(kMetadata).dump() + ":" + json(metadata).dump();
+  if (!metadata.empty()) text += json(kMetadataName).dump() + ":" + json(metadata).dump();
   std::set<std::string_view> names;
   uint64_t at = 0;
   for (StoredTensor& tensor : *tensors) {
@@ -210,7 +209,7 @@ Result<std::string> LayOutSafetensors(std::vector<StoredTensor>* tensors, const 
     if (!CountBytes(tensor, &bytes) || at + bytes < at) {
       return Status(Code::kInvalidArgument, "tensor \"" + tensor.name + "\" has an impossible size or type");
     }
-    if (tensor.name == kMetadata || !names.insert(tensor.name).second) {
+    if (tensor.name == kMetadataName || !names.insert(tensor.name).second) {
       return Status(Code::kInvalidArgument, "the name \"" + tensor.name + "\" cannot be used, or not twice");
     }
     tensor.begin = at;
@@ -268,8 +267,7 @@ Result<SafetensorsReader> SafetensorsReader::Open(std::unique_ptr<StoreReader> f
                    std::to_string(file->size()));
   }
   std::string text(length, '\0');
-  EVERSTEP_RETURN_IF_ERROR(
-      file->Read(kLengthBytes, std::as_writable_bytes(std::span(text.data(), text.size()))));
+  EVERSTEP_RETURN_IF_ERROR(file->Read(kLengthBytes, std::as_writable_bytes(std::span(text.data(), text.size()))));
   Result<SafetensorsHeader> header = ParseSafetensorsHeader(text, file->size() - kLengthBytes - length);
   if (!header.ok()) return header.status().With(what);
   return SafetensorsReader(std::move(file), std::move(what), std::move(header).value());

@@ -3,7 +3,8 @@
 // way round.
 //
 //   bytes  0..7      N, the header's length
-//   bytes  8..8+N    {"__metadata__": {"key": "text"}, "NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
+//   bytes  8..8+N    {"__metadata__": {"key": "text"}, "NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0,
+//   24]}}
 //                    padded with spaces, so that the data begins at a multiple of 8
 //   the rest         data; offsets count from here
 //

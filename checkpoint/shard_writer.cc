@@ -59,7 +59,8 @@ class SlicedWriter {
 Time Throttle::After(uint64_t bytes, Time now) {
   if (rate_ == 0) return now;
   bytes_ += bytes;
-  const Time due = start_ + Duration(static_cast<int64_t>(static_cast<double>(bytes_) / static_cast<double>(rate_) * 1e9));
+  const Time due =
+      start_ + Duration(static_cast<int64_t>(static_cast<double>(bytes_) / static_cast<double>(rate_) * 1e9));
   if (due >= now) return due;
   // The store was slower than the rate: that is no credit for later.
   start_ = now;
@@ -68,8 +69,9 @@ Time Throttle::After(uint64_t bytes, Time now) {
 }
 
 Result<ManifestFile> WriteShard(Store& store, ShardSnapshot snapshot, const ShardWriteOptions& options) {
-  EVERSTEP_CHECK(snapshot.chunks.size() == snapshot.parameters.size() && snapshot.chunks.size() == snapshot.state.size(),
-                 "an array of each kind a chunk");
+  EVERSTEP_CHECK(
+      snapshot.chunks.size() == snapshot.parameters.size() && snapshot.chunks.size() == snapshot.state.size(),
+      "an array of each kind a chunk");
   // The optimizer's arrays first: as long as one is held, the server's next update of that chunk copies it.
   std::vector<StoredTensor> tensors;
   std::vector<Buffer> pieces;

@@ -1,6 +1,6 @@
 // Writes what one server holds of a committed version as one safetensors file: slice by slice, at a bounded rate, with
-// its checksum on the way. The buffers are immutable and shared with the server (copy on write: ps/kernels); each is let
-// go as soon as it is written. Blocks for as long as that takes: on a thread of its own.
+// its checksum on the way. The buffers are immutable and shared with the server (copy on write: ps/kernels); each is
+// let go as soon as it is written. Blocks for as long as that takes: on a thread of its own.
 #pragma once
 
 #include <atomic>

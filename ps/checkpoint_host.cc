@@ -45,13 +45,8 @@ Result<ManifestFile> CheckpointHost::WriteFile(SnapshotWork& work, std::vector<S
   }
   EVERSTEP_ASSIGN(const std::unique_ptr<Store> store, MakeDirectoryStore(options_.folder, true));
   const Snapshot& s = work.snapshot;
-  ShardSnapshot shard{ShardFileName(s.label, work.server),
-                      work.job,
-                      s.version,
-                      s.digest,
-                      std::move(work.chunks),
-                      std::move(work.parameters),
-                      std::move(state)};
+  ShardSnapshot shard{ShardFileName(s.label, work.server), work.job,        s.version, s.digest, std::move(work.chunks),
+                      std::move(work.parameters),          std::move(state)};
   return WriteShard(*store, std::move(shard), {static_cast<uint64_t>(options_.mb_per_s * 1e6), &cancelled_});
 }
 
@@ -77,8 +72,8 @@ SnapshotDone CheckpointHost::Write(SnapshotWork work, std::vector<StateArrays> s
 CheckpointHost::Loaded CheckpointHost::Load(const RestoreWork& work, const ChunkLayout& layout, uint64_t chunk_bytes) {
   Loaded loaded;
   loaded.result.from = work.from;
-  loaded.result.outcome = work.from.label.empty() ? LoadInitial(work, layout, &loaded)
-                                                  : LoadCheckpoint(work, layout, chunk_bytes, &loaded);
+  loaded.result.outcome =
+      work.from.label.empty() ? LoadInitial(work, layout, &loaded) : LoadCheckpoint(work, layout, chunk_bytes, &loaded);
   return loaded;
 }
 

@@ -1,5 +1,5 @@
-// The disk's side of checkpoints: what a server writes and reads, and how the coordinator makes a whole of the parts. All
-// calls block for as long as a disk does; CheckpointHost has a thread for them, which yields to everything else.
+// The disk's side of checkpoints: what a server writes and reads, and how the coordinator makes a whole of the parts.
+// All calls block for as long as a disk does; CheckpointHost has a thread for them, which yields to everything else.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/loop.h"
+#include "checkpoint/manifest.h"
 #include "checkpoint/store.h"
 #include "ps/coordinator.h"
 #include "ps/replica.h"

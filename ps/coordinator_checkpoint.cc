@@ -1,5 +1,5 @@
-// Coordinator: checkpoints. When a version is saved, how its parts become a whole, and how a new life of a job begins from
-// a checkpoint or from a file of initial values (docs/checkpoints.md).
+// Coordinator: checkpoints. When a version is saved, how its parts become a whole, and how a new life of a job begins
+// from a checkpoint or from a file of initial values (docs/checkpoints.md).
 #include <algorithm>
 
 #include "base/log.h"

@@ -59,9 +59,10 @@ void CoordinatorHost::Propose(Coordinator::Proposal proposal) {
 }
 
 void CoordinatorHost::CompleteCheckpoint(CheckpointWork work) {
-  disk_.loop().Post([this, alive = alive_, job = core_.job(), work = std::make_shared<CheckpointWork>(std::move(work))] {
-    const Status outcome = everstep::CompleteCheckpoint(options_.checkpoints, job, options_.core.spec, *work,
-                                                        options_.checkpoints_kept);
+  disk_.loop().Post([this, alive = alive_, job = core_.job(),
+                     work = std::make_shared<CheckpointWork>(std::move(work))] {
+    const Status outcome =
+        everstep::CompleteCheckpoint(options_.checkpoints, job, options_.core.spec, *work, options_.checkpoints_kept);
     loop_.Post([this, alive, outcome] {
       if (!*alive) return;
       core_.OnCheckpoint(SteadyNow(), outcome);

@@ -35,9 +35,9 @@ class CoordinatorHost {
  public:
   struct Options {
     Coordinator::Options core;
-    std::string records_path;  // JSON lines, one a committed step; empty: none
-    bool progress = true;      // a line every two seconds on standard output
-    bool continue_records = false;        // the file holds the commits before the first one
+    std::string records_path;                 // JSON lines, one a committed step; empty: none
+    bool progress = true;                     // a line every two seconds on standard output
+    bool continue_records = false;            // the file holds the commits before the first one
     std::shared_ptr<Store> checkpoints = {};  // null: none are taken
     size_t checkpoints_kept = 3;
   };

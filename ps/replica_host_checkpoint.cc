@@ -26,28 +26,27 @@ void ReplicaHost::RunSnapshot(SnapshotWork work) {
 void ReplicaHost::RunRestore(RestoreWork work) {
   const auto layout = core_.layout();
   const uint64_t chunk_bytes = core_.map()->chunk_bytes;
-  checkpoint_.Post(
-      [this, alive = alive_, layout, chunk_bytes, work = std::make_shared<RestoreWork>(std::move(work))] {
-        auto loaded = std::make_shared<CheckpointHost::Loaded>(checkpoint_.Load(*work, *layout, chunk_bytes));
-        loop_.Post([this, alive, loaded] {
-          if (*alive) SetState(std::move(*loaded));
-        });
-      });
+  checkpoint_.Post([this, alive = alive_, layout, chunk_bytes, work = std::make_shared<RestoreWork>(std::move(work))] {
+    auto loaded = std::make_shared<CheckpointHost::Loaded>(checkpoint_.Load(*work, *layout, chunk_bytes));
+    loop_.Post([this, alive, loaded] {
+      if (*alive) SetState(std::move(*loaded));
+    });
+  });
 }
 
 void ReplicaHost::SetState(CheckpointHost::Loaded loaded) {
-  compute_.loop().Post([this, &math = Math(), alive = alive_,
-                        loaded = std::make_shared<CheckpointHost::Loaded>(std::move(loaded))] {
-    RestoreResult& result = loaded->result;
-    for (const auto& [chunk, arrays] : loaded->state) {
-      if (result.outcome.ok()) result.outcome = math.ImportState(chunk, arrays);
-    }
-    loop_.Post([this, alive, loaded] {
-      if (!*alive) return;
-      core_.OnRestored(SteadyNow(), std::move(loaded->result));
-      changed_();
-    });
-  });
+  compute_.loop().Post(
+      [this, &math = Math(), alive = alive_, loaded = std::make_shared<CheckpointHost::Loaded>(std::move(loaded))] {
+        RestoreResult& result = loaded->result;
+        for (const auto& [chunk, arrays] : loaded->state) {
+          if (result.outcome.ok()) result.outcome = math.ImportState(chunk, arrays);
+        }
+        loop_.Post([this, alive, loaded] {
+          if (!*alive) return;
+          core_.OnRestored(SteadyNow(), std::move(loaded->result));
+          changed_();
+        });
+      });
 }
 
 }  // namespace everstep

@@ -94,8 +94,8 @@ Result<std::optional<Resumed>> FindResumePoint(const CheckpointOptions& options,
   if (!found.newest) {
     if (found.broken.empty()) return std::optional<Resumed>();
     if (!allow_fresh) {
-      return Status(Code::kCorrupt, "the folder " + options.folder + " has checkpoints and none of them can be loaded: " +
-                                        Describe(found.broken) +
+      return Status(Code::kCorrupt, "the folder " + options.folder +
+                                        " has checkpoints and none of them can be loaded: " + Describe(found.broken) +
                                         "; repair them, give another folder, or give --allow-fresh to start anew");
     }
     log::Warning("no checkpoint of " + options.folder + " can be loaded; the job starts anew (--allow-fresh)");
@@ -110,8 +110,8 @@ Result<std::optional<Resumed>> FindResumePoint(const CheckpointOptions& options,
   resumed.point.parameters = manifest.parameters;
   resumed.point.dataset_size = manifest.dataset_size;
   resumed.point.recorded = recorded ? recorded->ballot : Ballot{};
-  resumed.point.above = recorded ? std::max(recorded->ballot, manifest.ballot)
-                                 : Ballot{manifest.ballot.value + kBallotMargin};
+  resumed.point.above =
+      recorded ? std::max(recorded->ballot, manifest.ballot) : Ballot{manifest.ballot.value + kBallotMargin};
   EVERSTEP_ASSIGN(const Records records, CutRecords(records_path, manifest.job, manifest.version));
   resumed.continue_records = records.of_this_job;
   log::Info("resuming job " + job.name + " from checkpoint " + manifest.label + ", step " +

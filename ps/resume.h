@@ -1,5 +1,5 @@
-// How a coordinating server begins: from the newest complete checkpoint of its folder, or anew. Blocking, before the loop
-// runs.
+// How a coordinating server begins: from the newest complete checkpoint of its folder, or anew. Blocking, before the
+// loop runs.
 #pragma once
 
 #include <optional>
@@ -23,8 +23,8 @@ struct Resumed {
 //   kCorrupt       checkpoints exist and none loads; names each. With `allow_fresh` a warning, and the job begins anew.
 //   kWrongJob      the folder is of another job.
 //   kInvalidArgument  settings that the saved state cannot go on with (seed, optimizer).
-// What was skipped, and how many steps are lost as far as the records file tells, goes to the log. Commits of lost steps
-// are cut off the records file, so that it stays the history of one run.
+// What was skipped, and how many steps are lost as far as the records file tells, goes to the log. Commits of lost
+// steps are cut off the records file, so that it stays the history of one run.
 Result<std::optional<Resumed>> FindResumePoint(const CheckpointOptions& options, const JobSpec& job, bool allow_fresh,
                                                const std::optional<Configuration>& recorded,
                                                const std::string& records_path);

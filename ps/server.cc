@@ -99,8 +99,7 @@ Status Server::Listen() {
 Status Server::StartCoordinator() {
   std::unique_ptr<ConfigRecord> record = MakeMemoryRecord();
   EVERSTEP_ASSIGN(CoordinatorHost::Options host, PrepareJob(&record));
-  coordinator_ =
-      std::make_unique<CoordinatorHost>(loop_, std::move(host), std::move(record), [this] { Pump(); });
+  coordinator_ = std::make_unique<CoordinatorHost>(loop_, std::move(host), std::move(record), [this] { Pump(); });
   return coordinator_->status();
 }
 

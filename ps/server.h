@@ -34,8 +34,8 @@ class Server {
     std::string state_folder;                     // configuration record; empty: in memory
     bool allow_fresh = false;                     // start anew although a record or broken checkpoints exist
     CheckpointOptions checkpoints;
-    std::string records_path;                     // commit records
-    std::string report_path;                      // JSON at the end
+    std::string records_path;  // commit records
+    std::string report_path;   // JSON at the end
     bool progress = true;
   };
 

@@ -204,16 +204,16 @@ struct ShardMath::Impl {
     if (!state.empty()) return state;
     const size_t bytes = ChunkAt(id).bytes;
     for (size_t i = 0; i < state_names.size(); ++i) {
-      auto memory = std::make_shared<MutableBuffer>(
-          PlaceIn(MutableBuffer(bytes + SpanOf(bytes)), StatePlace(i), bytes));
+      auto memory =
+          std::make_shared<MutableBuffer>(PlaceIn(MutableBuffer(bytes + SpanOf(bytes)), StatePlace(i), bytes));
       Zero(memory->data(), bytes);
       state.push_back({std::move(memory), nullptr});
     }
     return state;
   }
 
-  // The i-th array for writing. What a checkpoint still reads is left to it, and the update goes on in a copy; the chunk
-  // fits the cache, so that the copy costs one more stream of memory traffic and not two.
+  // The i-th array for writing. What a checkpoint still reads is left to it, and the update goes on in a copy; the
+  // chunk fits the cache, so that the copy costs one more stream of memory traffic and not two.
   std::byte* Writable(std::vector<StateArray>& state, size_t i, size_t bytes) {
     if (i >= state.size()) return nullptr;
     StateArray& array = state[i];

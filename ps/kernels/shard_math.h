@@ -65,8 +65,8 @@ class ShardMath {
   ChunkSum Sum(ChunkId chunk, std::span<const Buffer> contributions, std::span<const double> weights);
 
   // One optimizer update: reads `parameters` and `sum`, updates the state of the chunk in place (in a copy, when it is
-  // shared), returns the new parameters in a pooled buffer (`parameters` itself stays as it is: readers may hold it). fp32 and int64 buffers
-  // are taken from `sum` as they are. Not idempotent: the caller applies each update once.
+  // shared), returns the new parameters in a pooled buffer (`parameters` itself stays as it is: readers may hold it).
+  // fp32 and int64 buffers are taken from `sum` as they are. Not idempotent: the caller applies each update once.
   Buffer Apply(ChunkId chunk, const Buffer& parameters, const Buffer& sum, const ApplyOptions& options);
 
   // The optimizer state of a chunk as named arrays of the chunk's size ("momentum"; "exp_avg", "exp_avg_sq"; none for

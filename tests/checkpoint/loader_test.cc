@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/file.h"
+#include "checkpoint/export.h"
 #include "tests/checkpoint/checkpoint_testing.h"
 #include "tests/support/faulty_store.h"
 #include "tests/support/seed.h"
@@ -167,6 +168,32 @@ TEST_F(LoaderTest, PruningWithoutACompleteOneDeletesNothing) {
   ASSERT_TRUE(store_->Delete(ManifestName(label)).ok());
   ASSERT_TRUE(PruneCheckpoints(store_, 1).ok());
   EXPECT_EQ(FilesOf(label).size(), 2u);
+}
+
+TEST_F(LoaderTest, TheExportedModelHasItsTensorsInTheirShapes) {
+  MustSave(8, 3);
+  FoundCheckpoint found = Find();
+  ASSERT_TRUE(ExportModel(*found.newest, dir_ / "model.safetensors").ok());
+  const SafetensorsReader model = SafetensorsReader::OpenPath(dir_ / "model.safetensors").value();
+  const ParameterSpec spec = OddSpec();
+  EXPECT_EQ(model.header().tensors.size(), spec.tensors.size());
+  const auto layout = ChunkLayout::Make(spec, 256);
+  for (uint32_t i = 0; i < spec.tensors.size(); ++i) {
+    const StoredTensor* stored = model.header().Find(spec.tensors[i].name);
+    ASSERT_NE(stored, nullptr) << spec.tensors[i].name;
+    EXPECT_EQ(stored->shape, std::vector<uint64_t>(spec.tensors[i].shape.begin(), spec.tensors[i].shape.end()));
+    ASSERT_EQ(stored->bytes(), spec.tensors[i].bytes());
+    std::vector<std::byte> bytes(stored->bytes());
+    ASSERT_TRUE(model.Read(*stored, 0, bytes).ok());
+    for (const ChunkId chunk : layout->chunks_of(i)) {
+      for (const Segment& s : layout->chunk(chunk).segments) {
+        for (uint64_t b = 0; s.tensor == i && b < s.bytes; ++b) {
+          ASSERT_EQ(bytes[s.tensor_offset + b], ByteAt({8}, kParametersArray, chunk.value * 256 + s.chunk_offset + b));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(ExportModel(*found.newest, dir_ / "no/model.safetensors").code(), Code::kNotFound);
 }
 
 TEST(Throttle, LetsThroughNoMoreThanTheRate) {

@@ -35,8 +35,10 @@ std::string ReadAll(const SafetensorsReader& reader, const StoredTensor& tensor)
 
 TEST(Safetensors, WhatIsLaidOutIsReadBack) {
   TempDir dir;
-  std::vector<StoredTensor> tensors = {
-      {"w", "F32", {2, 3}, 0, 0}, {"empty", "F32", {0, 7}, 0, 0}, {"scalar", "I64", {}, 0, 0}, {"\"odd\\\n", "U8", {3}, 0, 0}};
+  std::vector<StoredTensor> tensors = {{"w", "F32", {2, 3}, 0, 0},
+                                       {"empty", "F32", {0, 7}, 0, 0},
+                                       {"scalar", "I64", {}, 0, 0},
+                                       {"\"odd\\\n", "U8", {3}, 0, 0}};
   const std::string head = LayOutSafetensors(&tensors, {{"format", "pt"}, {"k", "\"v\""}}).value();
   EXPECT_EQ(head.size() % 8, 0u);
   EXPECT_EQ(tensors[3].end, 24u + 8 + 3);
