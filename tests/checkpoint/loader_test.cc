@@ -26,7 +26,8 @@ class LoaderTest : public testing::Test {
   std::string MustSave(uint64_t version, uint32_t servers = 2) { return Save(*store_, version, servers).value(); }
   std::vector<std::string> FilesOf(const std::string& label) {
     std::vector<std::string> files;
-    for (const std::string& name : store_->List().value()) {
+    const std::vector<std::string> all = store_->List().value();
+    for (const std::string& name : all) {
       if (name.starts_with(label)) files.push_back(name);
     }
     return files;
@@ -156,7 +157,8 @@ TEST_F(LoaderTest, PruningKeepsTheNewestCompleteOnesAndWhatIsUnderWay) {
   auto under_way = store_->Create(ShardFileName(MakeManifest({9}).label, {0})).value();
   ASSERT_TRUE(PruneCheckpoints(store_, 2).ok());
   std::set<uint64_t> left;
-  for (const CheckpointEntry& e : ListCheckpoints(*store_).value()) left.insert(e.version.value);
+  const auto entries = ListCheckpoints(*store_).value();
+  for (const CheckpointEntry& e : entries) left.insert(e.version.value);
   EXPECT_THAT(left, ElementsAre(3, 5, 6, 9));
   EXPECT_TRUE(store_->Open("notes.txt").ok());
   ASSERT_TRUE(PruneCheckpoints(store_, 0).ok());
