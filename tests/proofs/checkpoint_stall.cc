@@ -1,5 +1,5 @@
-// [checkpoint-stall] Saving a 400 MB model costs the step next to nothing: the step after a snapshot is compared with the
-// steps of the same run in which nothing is saved.
+// [checkpoint-stall] Saving a 400 MB model costs the step next to nothing: the step after a snapshot is compared with
+// the steps of the same run in which nothing is saved.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -67,14 +67,15 @@ Status ProveCheckpointStall(const ProofContext& context, json* figures) {
   const double allowed = kAllowedShare * Median(quiet) + copy;
   (*figures)["model_mb"] = elements * sizeof(float) / 1'000'000;
   (*figures)["checkpoints"] = saving.size();
-  (*figures)["step_ms"] = {{"nothing_saved", Median(quiet)}, {"first_after_snapshot", Median(first)},
-                           {"while_saving", Median(during)}};
+  (*figures)["step_ms"] = {
+      {"nothing_saved", Median(quiet)}, {"first_after_snapshot", Median(first)}, {"while_saving", Median(during)}};
   (*figures)["steps"] = {{"nothing_saved", quiet.size()}, {"while_saving", during.size()}};
   (*figures)["memory_copy_ms"] = copy;
   (*figures)["stall_ms"] = stall;
   (*figures)["allowed_ms"] = allowed;
   (*figures)["writer_mb_s"] = Median(rates);
-  if (quiet.size() < saves || first.size() < saves / 2) return Broken("too few steps to compare; is the disk that slow?");
+  if (quiet.size() < saves || first.size() < saves / 2)
+    return Broken("too few steps to compare; is the disk that slow?");
   if (stall > allowed) {
     return Broken("a step after a snapshot took " + std::to_string(stall) + " ms longer, " + std::to_string(allowed) +
                   " are allowed");
