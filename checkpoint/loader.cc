@@ -176,14 +176,21 @@ std::string Describe(const std::vector<BrokenCheckpoint>& broken) {
   return text;
 }
 
-Status PruneCheckpoints(std::shared_ptr<Store> store, size_t keep) {
+// "v000000000042-12345678-7" -> "12345678": the coordinator's life that a label is of.
+static std::string_view LifeOf(std::string_view label) {
+  const size_t begin = label.find('-');
+  return begin == std::string_view::npos ? std::string_view() : label.substr(begin + 1, label.rfind('-') - begin - 1);
+}
+
+Status PruneCheckpoints(std::shared_ptr<Store> store, size_t keep, const std::string& label) {
   EVERSTEP_RETURN_IF_ERROR(store->RemoveLeftovers().status());
   EVERSTEP_ASSIGN(const std::vector<CheckpointEntry> entries, ListCheckpoints(*store));
   size_t complete = 0;
   for (const CheckpointEntry& entry : entries) {
     const bool whole = Checkpoint::Open(store, entry.label).ok();
     complete += whole;
-    if (complete == 0 || (whole && complete <= std::max<size_t>(keep, 1))) continue;
+    const bool abandoned = !label.empty() && !entry.has_manifest && LifeOf(entry.label) != LifeOf(label);
+    if ((complete == 0 && !abandoned) || (whole && complete <= std::max<size_t>(keep, 1))) continue;
     // Broken ones between those that stay cost their space and help nobody.
     std::vector<std::string> files = entry.files;
     std::stable_sort(files.begin(), files.end(), [](const std::string& a, const std::string& b) {

@@ -87,7 +87,9 @@ std::string Describe(const std::vector<BrokenCheckpoint>& broken);
 
 // After a save: deletes what is older than the newest `keep` complete checkpoints, and what dead writers left. Complete
 // means here: its manifest and all its files are there with their sizes. The newest complete one always stays, and so
-// does whatever is newer than it (a save under way). The manifest goes first: what is half deleted is not complete.
-Status PruneCheckpoints(std::shared_ptr<Store> store, size_t keep);
+// does whatever is newer than it (a save under way), unless it has no manifest and is of another life than `label`, the
+// one just saved: nobody will complete it, and in a crash loop such would fill the disk. The manifest goes first: what
+// is half deleted is not complete.
+Status PruneCheckpoints(std::shared_ptr<Store> store, size_t keep, const std::string& label = {});
 
 }  // namespace everstep

@@ -157,7 +157,7 @@ Status CompleteCheckpoint(const std::shared_ptr<Store>& store, JobUid job, const
   }
   EVERSTEP_RETURN_IF_ERROR(Validate(manifest));
   EVERSTEP_RETURN_IF_ERROR(WriteToStore(*store, ManifestName(work.label), FormatManifest(manifest)));
-  if (const Status pruned = PruneCheckpoints(store, keep); !pruned.ok())
+  if (const Status pruned = PruneCheckpoints(store, keep, work.label); !pruned.ok())
     log::Warning("old checkpoints cannot be removed: " + pruned.message());
   return Status::Ok();
 }

@@ -165,6 +165,19 @@ TEST_F(LoaderTest, PruningKeepsTheNewestCompleteOnesAndWhatIsUnderWay) {
   EXPECT_EQ(Find().newest->manifest().version.value, 5u) << "the last complete one stays";
 }
 
+// In a crash loop every life leaves what it could not complete; the first save that succeeds clears it away.
+TEST_F(LoaderTest, PruningClearsWhatOtherLivesAbandoned) {
+  const std::string saved = MustSave(3);
+  const std::string abandoned = CheckpointLabel({8}, {0x99}, {1});
+  ASSERT_TRUE(WriteToStore(*store_, ShardFileName(abandoned, {0}), "half").ok());
+  const std::string under_way = MakeManifest({9}).label;  // of the same life
+  ASSERT_TRUE(WriteToStore(*store_, ShardFileName(under_way, {0}), "half").ok());
+  ASSERT_TRUE(PruneCheckpoints(store_, 2, saved).ok());
+  EXPECT_THAT(FilesOf(abandoned), IsEmpty());
+  EXPECT_EQ(FilesOf(under_way).size(), 1u);
+  EXPECT_EQ(FilesOf(saved).size(), 3u);
+}
+
 TEST_F(LoaderTest, PruningWithoutACompleteOneDeletesNothing) {
   const std::string label = MustSave(3);
   ASSERT_TRUE(store_->Delete(ManifestName(label)).ok());
