@@ -25,6 +25,7 @@ void Coordinator::NewBallot(Time now, std::string why) {
   sealed_.reset();
   staged_.clear();
   proposed_ = {ballot_.value + 1};
+  if (options_.resume) proposed_.value = std::max(proposed_.value, options_.resume->above.value + 1);
   Proposal proposal{ballot_, {proposed_, options_.job, options_.holder, *map_, *parameters_, dataset_size_}};
   proposal.next.map.ballot = proposed_;
   proposal_ = std::move(proposal);
@@ -69,7 +70,7 @@ void Coordinator::Depose(std::string why) {
   log::Warning("another coordinator holds the configuration record (" + why + "); this one stands down");
 }
 
-void Coordinator::AskPromise(Server& server) { Send(server.peer, Promise{*map_, *parameters_}); }
+void Coordinator::AskPromise(Server& server) { Send(server.peer, Promise{*map_, *parameters_, restore_}); }
 
 void Coordinator::Handle(Time now, PeerId from, const Promised& m, Ballot ballot) {
   Server* server = FindServer(m.server);
@@ -95,6 +96,8 @@ void Coordinator::MaybeDecide(Time now) {
     if (p.version < newest) behind.insert(server.id);
   }
   if (leader == nullptr) return;
+  if (restore_) Note(now, "restored", options_.spec.name, "version " + ToString(newest) + " is on every server");
+  restore_.reset();
   // (a) Somebody applied the seal that made the newest version: it is a fact, for everybody.
   if (leader->applied) {
     const Seal made = *leader->applied;

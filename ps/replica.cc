@@ -103,6 +103,7 @@ void Replica::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer 
   if (const auto* m = std::get_if<Promise>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
   if (const auto* m = std::get_if<SealStep>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
   if (const auto* m = std::get_if<Commit>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
+  if (const auto* m = std::get_if<Snapshot>(&envelope.body)) return Handle(from, *m);
 }
 
 void Replica::RunDeferred(Time now) {
@@ -145,7 +146,11 @@ void Replica::Handle(Time, PeerId from, const Promise& m, Ballot ballot) {
   if (published_.empty()) Publish({0}, {}, {});
   summing_.reset();  // a sum that was not prepared before the promise is no record
   nonfinite_.reset();
+  if (MustRestore(m.restore)) return Restore(*m.restore);
+  AnswerPromise(from);
+}
 
+void Replica::AnswerPromise(PeerId to) {
   Promised answer{id_, options_.incarnation, version_, digest_, applied_, applied_scale_, {}, {}, {}};
   if (prepared_) {
     answer.prepared = prepared_->seal;
@@ -154,7 +159,7 @@ void Replica::Handle(Time, PeerId from, const Promise& m, Ballot ballot) {
   for (const auto& [key, slot] : slots_) {
     if (Whole(slot)) answer.held.push_back(slot.contribution);
   }
-  Send(from, std::move(answer));
+  Send(to, std::move(answer));
 }
 
 void Replica::SendStale(PeerId to) { Send(to, StaleBallot{id_, promised_, version_}); }

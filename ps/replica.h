@@ -56,6 +56,25 @@ struct ApplyResult {
   std::vector<Buffer> parameters;  // per chunk, of the version after
 };
 
+// What of a version is to be written into the checkpoint folder; the optimizer's state as it is before the next update.
+struct SnapshotWork {
+  Snapshot snapshot;
+  JobUid job;
+  ServerId server;
+  std::vector<ChunkId> chunks;
+  std::vector<Buffer> parameters;  // per chunk
+};
+// Parameters and optimizer state to be read, and the latter to be set.
+struct RestoreWork {
+  RestoreFrom from;
+  std::vector<ChunkId> chunks;
+};
+struct RestoreResult {
+  RestoreFrom from;
+  Status outcome;
+  std::map<ChunkId, Buffer> parameters;
+};
+
 class Replica {
  public:
   struct Options {
@@ -72,6 +91,8 @@ class Replica {
   void OnClosed(Time now, PeerId peer);
   void OnSummed(Time now, SumResult result);
   void OnApplied(Time now, ApplyResult result);
+  void OnSnapshotWritten(Time now, SnapshotDone result);
+  void OnRestored(Time now, RestoreResult result);
   // Timers are due: heartbeats and unanswered announcements.
   void OnTick(Time now);
   Time NextDeadline() const { return next_tick_; }
@@ -80,6 +101,9 @@ class Replica {
   std::vector<Outgoing> TakeOutbox() { return std::exchange(outbox_, {}); }
   std::vector<SumWork> TakeSums() { return std::exchange(sums_, {}); }
   std::vector<ApplyWork> TakeApplies() { return std::exchange(applies_, {}); }
+  // Before TakeApplies: an update changes the state that these are about.
+  std::vector<SnapshotWork> TakeSnapshots() { return std::exchange(snapshots_, {}); }
+  std::vector<RestoreWork> TakeRestores() { return std::exchange(restores_, {}); }
 
   // A refusal or the coordinator's word that the job cannot go on; the server should end with it.
   const std::optional<Status>& failure() const { return failure_; }
@@ -139,6 +163,12 @@ class Replica {
   void Handle(Time now, PeerId from, const Commit& m, Ballot ballot);
   void Handle(PeerId from, const Push& m, Buffer payload);
   void Handle(PeerId from, const Pull& m);
+  void AnswerPromise(PeerId to);
+
+  // replica_checkpoint.cc
+  void Handle(PeerId from, const Snapshot& m);
+  bool MustRestore(const std::optional<RestoreFrom>& restore) const;
+  void Restore(const RestoreFrom& from);
 
   Status CheckPush(const Push& push, const Buffer& payload) const;
   static SlotKey KeyOf(const Contribution& c) { return {c.worker, c.base, c.base_digest, c.lease.id}; }
@@ -194,11 +224,16 @@ class Replica {
   std::optional<Seal> applied_;
   double applied_scale_ = 1;
   std::vector<WaitingPull> waiting_;
+  std::optional<std::string> writing_;   // label of the checkpoint that is being written
+  std::optional<SnapshotDone> written_;  // the last answer, kept for retransmissions
+  std::optional<RestoreFrom> restoring_;
   std::deque<Deferred> deferred_;  // coordinator messages that arrived while the update was running
 
   std::vector<Outgoing> outbox_;
   std::vector<SumWork> sums_;
   std::vector<ApplyWork> applies_;
+  std::vector<SnapshotWork> snapshots_;
+  std::vector<RestoreWork> restores_;
   Stats counters_;
 };
 

@@ -2,8 +2,9 @@
 
 namespace everstep {
 
-ReplicaHost::ReplicaHost(Loop& loop, Replica::Options options, std::function<void()> changed)
-    : loop_(loop), core_(std::move(options)), changed_(std::move(changed)) {}
+ReplicaHost::ReplicaHost(Loop& loop, Replica::Options options, CheckpointOptions checkpoints,
+                         std::function<void()> changed)
+    : loop_(loop), core_(std::move(options)), changed_(std::move(changed)), checkpoint_(std::move(checkpoints)) {}
 
 ReplicaHost::~ReplicaHost() { *alive_ = false; }
 
@@ -13,7 +14,9 @@ kernels::ShardMath& ReplicaHost::Math() {
 }
 
 void ReplicaHost::RunWork() {
+  for (RestoreWork& work : core_.TakeRestores()) RunRestore(std::move(work));
   for (SumWork& work : core_.TakeSums()) RunSum(std::move(work));
+  for (SnapshotWork& work : core_.TakeSnapshots()) RunSnapshot(std::move(work));
   for (ApplyWork& work : core_.TakeApplies()) RunApply(std::move(work));
 }
 

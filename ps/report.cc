@@ -44,6 +44,8 @@ json Counters(const Coordinator::Counters& c) {
           {"refused_contributions", c.refused_contributions},
           {"void_leases", c.void_leases},
           {"ballots", c.ballots},
+          {"checkpoints", c.checkpoints},
+          {"failed_checkpoints", c.failed_checkpoints},
           {"paused_ms", Milliseconds(c.paused)}};
 }
 

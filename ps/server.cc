@@ -20,7 +20,8 @@ bool IsForReplica(const Body& body) {
          std::holds_alternative<Welcome>(body) || std::holds_alternative<Refused>(body) ||
          std::holds_alternative<Promise>(body) || std::holds_alternative<SealStep>(body) ||
          std::holds_alternative<Commit>(body) || std::holds_alternative<Finish>(body) ||
-         std::holds_alternative<JobFailed>(body) || std::holds_alternative<HeartbeatAck>(body);
+         std::holds_alternative<JobFailed>(body) || std::holds_alternative<HeartbeatAck>(body) ||
+         std::holds_alternative<Snapshot>(body);
 }
 
 }  // namespace
@@ -62,7 +63,8 @@ Result<std::unique_ptr<Server>> Server::Start(Loop& loop, Options options) {
   EVERSTEP_RETURN_IF_ERROR(server->Listen());
   if (server->options_.job) EVERSTEP_RETURN_IF_ERROR(server->StartCoordinator());
   Replica::Options replica{{EntropyU64()}, server->options_.name, server->address_};
-  server->replica_ = std::make_unique<ReplicaHost>(loop, std::move(replica), [raw = server.get()] { raw->Pump(); });
+  server->replica_ = std::make_unique<ReplicaHost>(loop, std::move(replica), server->options_.checkpoints,
+                                                   [raw = server.get()] { raw->Pump(); });
   loop.Post([raw = server.get()] {
     if (raw->coordinator_) {
       raw->replica_->core().OnCoordinatorLink(SteadyNow(), kLocalPeer);
@@ -96,21 +98,8 @@ Status Server::Listen() {
 
 Status Server::StartCoordinator() {
   std::unique_ptr<ConfigRecord> record = MakeMemoryRecord();
-  if (!options_.state_folder.empty()) {
-    EVERSTEP_ASSIGN(record, MakeFileRecord(options_.state_folder));
-    EVERSTEP_ASSIGN(const std::optional<Configuration> found, record->Read());
-    if (found && !options_.allow_fresh) {
-      return {Code::kFailed,
-              options_.state_folder +
-                  " holds the record of an earlier life of a job, whose parameters lived in its servers' "
-                  "memory and ended with them; give --allow-fresh to start anew, or another --state folder"};
-    }
-    if (found) std::remove((options_.state_folder + "/configuration").c_str());
-  }
-  Coordinator::Options core{{EntropyU64()}, *options_.job, {EntropyU64()}, {}};
-  coordinator_ = std::make_unique<CoordinatorHost>(
-      loop_, CoordinatorHost::Options{std::move(core), options_.records_path, options_.progress}, std::move(record),
-      [this] { Pump(); });
+  EVERSTEP_ASSIGN(CoordinatorHost::Options host, PrepareJob(&record));
+  coordinator_ = std::make_unique<CoordinatorHost>(loop_, std::move(host), std::move(record), [this] { Pump(); });
   return coordinator_->status();
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/loop.h"
+#include "ps/checkpoint_host.h"
 #include "ps/coordinator_host.h"
 #include "ps/replica_host.h"
 #include "schema/peer.h"
@@ -31,9 +32,10 @@ class Server {
     std::string join;                             // otherwise: the coordinator's address
     Duration timeout = std::chrono::seconds(30);  // to find the coordinator
     std::string state_folder;                     // configuration record; empty: in memory
-    bool allow_fresh = false;                     // start anew although the state folder has a record
-    std::string records_path;                     // commit records
-    std::string report_path;                      // JSON at the end
+    bool allow_fresh = false;                     // start anew although a record or broken checkpoints exist
+    CheckpointOptions checkpoints;
+    std::string records_path;  // commit records
+    std::string report_path;   // JSON at the end
     bool progress = true;
   };
 
@@ -61,6 +63,8 @@ class Server {
   Server(Loop& loop, Options options);
   Status Listen();
   Status StartCoordinator();
+  // server_start.cc: what the coordinator begins with, and its record.
+  Result<CoordinatorHost::Options> PrepareJob(std::unique_ptr<ConfigRecord>* record);
   void ConnectToCoordinator();
   void OnFrame(Peer& peer, transport::Received received);
   void OnClosed(Peer& peer, const Status& why);

@@ -64,10 +64,11 @@ Digest SealDigest(const Seal& seal) {
 
 std::string_view Name(const Body& body) {
   static constexpr std::string_view kNames[] = {
-      "Hello",    "Welcome",  "Refused",   "MapUpdate",   "Ready",      "Grant",       "Heartbeat",     "HeartbeatAck",
-      "Report",   "Fenced",   "Leave",     "LeaveAck",    "Finish",     "JobFailed",   "Push",          "PushRefused",
-      "Pull",     "Missing",  "ChunkData", "PullRefused", "WrongShard", "Promise",     "Promised",      "Staged",
-      "SealStep", "Prepared", "NonFinite", "Commit",      "Applied",    "StaleBallot", "StatusRequest", "StatusReply"};
+      "Hello",        "Welcome",     "Refused",       "MapUpdate",   "Ready",     "Grant",       "Heartbeat",
+      "HeartbeatAck", "Report",      "Fenced",        "Leave",       "LeaveAck",  "Finish",      "JobFailed",
+      "Push",         "PushRefused", "Pull",          "Missing",     "ChunkData", "PullRefused", "WrongShard",
+      "Promise",      "Promised",    "Staged",        "SealStep",    "Prepared",  "NonFinite",   "Commit",
+      "Applied",      "StaleBallot", "StatusRequest", "StatusReply", "Snapshot",  "SnapshotDone"};
   static_assert(std::size(kNames) == std::variant_size_v<Body>);
   return kNames[body.index()];
 }

@@ -2,6 +2,7 @@
 everstep_test(core_tests
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/config_record_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/coordinator_checkpoint_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/coordinator_failure_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/coordinator_join_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/coordinator_modes_test.cc
@@ -11,6 +12,7 @@ everstep_test(core_tests
     ${CMAKE_CURRENT_LIST_DIR}/ledger_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/membership_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/policy_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/replica_checkpoint_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/replica_pull_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/replica_push_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/replica_step_test.cc

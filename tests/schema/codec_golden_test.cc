@@ -92,7 +92,7 @@ std::vector<Body> GoldenBodies() {
       ChunkData{{8}, {0x8888}, {2}},
       PullRefused{Code::kStale, {9}, "gone"},
       WrongShard{GoldenMap()},
-      Promise{GoldenMap(), GoldenSpec()},
+      Promise{GoldenMap(), GoldenSpec(), RestoreFrom{"v000000000008-12345678-3", GoldenSeal(), 0.5}},
       Promised{{1}, {0xa1}, {7}, {0x7777}, GoldenSeal(), 0.5, GoldenSeal(), norms, {kContribution}},
       Staged{{1}, kContribution},
       SealStep{GoldenSeal(), true},
@@ -103,6 +103,16 @@ std::vector<Body> GoldenBodies() {
       StaleBallot{{1}, {4}, {8}},
       StatusRequest{},
       StatusReply{"{\"state\":\"open\"}"},
+      Snapshot{{8}, {0x8888}, "v000000000008-12345678-3"},
+      SnapshotDone{{1},
+                   "v000000000008-12345678-3",
+                   "v000000000008-12345678-3-ps1.safetensors",
+                   12345,
+                   0xfeed,
+                   {{0}, {2}},
+                   {"momentum", "parameters"},
+                   Code::kResourceExhausted,
+                   "the disk is full"},
   };
 }
 
