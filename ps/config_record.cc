@@ -37,6 +37,7 @@ std::string Serialize(const Configuration& c) {
   Hello holder;
   holder.role = PeerRole::kServer;
   holder.incarnation = c.holder;
+  holder.address = c.holder_address;
   holder.dataset_size = c.dataset_size;
   std::string text;
   for (const Body& body : {Body(Promise{c.map, c.spec}), Body(holder)}) {
@@ -67,7 +68,8 @@ Result<Configuration> Parse(std::string_view text) {
   if (promise == nullptr || holder == nullptr || !text.empty())
     return Status(Code::kCorrupt, "it is not a configuration record");
   EVERSTEP_RETURN_IF_ERROR(Validate(promise->spec, promise->map.chunk_bytes));
-  return Configuration{first.ballot, first.job, holder->incarnation, promise->map, promise->spec, holder->dataset_size};
+  return Configuration{first.ballot,  first.job,     holder->incarnation,  holder->address,
+                       promise->map,  promise->spec, holder->dataset_size};
 }
 
 class FileRecord : public ConfigRecord {

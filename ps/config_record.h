@@ -19,7 +19,8 @@ namespace everstep {
 struct Configuration {
   Ballot ballot;
   JobUid job;
-  Incarnation holder;  // the coordinator's process
+  Incarnation holder;          // the coordinator's process
+  std::string holder_address;  // where it is found
   ShardMap map;
   ParameterSpec spec;
   uint64_t dataset_size = 0;

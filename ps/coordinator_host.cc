@@ -16,7 +16,7 @@ constexpr Duration kRateWindow = std::chrono::seconds(5);
 
 bool IsWarning(const std::string& kind) {
   return kind == "worker-lost" || kind == "worker-fenced" || kind == "server-lost" || kind == "contribution-refused" ||
-         kind == "paused" || kind == "worker-refused" || kind == "server-refused";
+         kind == "paused" || kind == "worker-refused" || kind == "server-refused" || kind == "replica-diverged" || kind == "move-failed";
 }
 
 }  // namespace
@@ -29,8 +29,9 @@ CoordinatorHost::CoordinatorHost(Loop& loop, Options options, std::unique_ptr<Co
       record_(std::move(record)),
       changed_(std::move(changed)) {
   if (options_.records_path.empty()) return;
-  records_.open(options_.records_path, std::ios::trunc);
+  records_.open(options_.records_path, options_.append ? std::ios::app : std::ios::trunc);
   if (!records_) status_ = {Code::kInvalidArgument, "cannot write the commit records to " + options_.records_path};
+  if (options_.append && records_.tellp() > 0) return;
   records_ << JobToJson(core_.job(), core_.spec()) << '\n' << std::flush;
 }
 
@@ -58,7 +59,7 @@ void CoordinatorHost::Propose(Coordinator::Proposal proposal) {
 
 void CoordinatorHost::KeepCommit(const CommitRecord& record) {
   if (records_.is_open()) records_ << CommitToJson(record) << '\n' << std::flush;
-  if (record.seal.id.step.value == 0) {
+  if (record.seal.id.step.value == 0 || history_.started == Time{}) {
     history_.started = history_.last_commit = record.committed_at;
     recent_.emplace_back(record.committed_at, 0);
     return;

@@ -36,6 +36,7 @@ class CoordinatorHost {
     Coordinator::Options core;
     std::string records_path;  // JSON lines, one a committed step; empty: none
     bool progress = true;      // a line every two seconds on standard output
+    bool append = false;       // go on with the records that are there
   };
 
   // `changed` is called on the loop after the record has answered.

@@ -23,6 +23,8 @@ class ReplicaHost {
  private:
   void RunSum(SumWork work);
   void RunApply(ApplyWork work);
+  void RunExport(ExportWork work);
+  void RunImport(ImportWork work);
   kernels::ShardMath& Math();
 
   Loop& loop_;

@@ -1,4 +1,5 @@
-// One everstep-ps process: a listener, one replica, and on the coordinating server the coordinator too. Everything
+// One everstep-ps process: a listener, one replica, and on the coordinating server the coordinator too. Any server that
+// can reach the configuration record may take office when the coordinator is gone (ps/server_office.cc). Everything
 // lives on one Loop; sums and updates run beside it (ps/replica_host.h), the configuration record too
 // (ps/coordinator_host.h).
 //
@@ -10,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "base/loop.h"
@@ -43,7 +45,8 @@ class Server {
   ~Server();
 
   const std::string& address() const { return address_; }
-  // Asks for an orderly end: a coordinating server fails the job, any other just stops. Loop thread.
+  // Asks for an orderly end: a coordinating server fails the job, any other is emptied first and then ends. Asked again,
+  // it just stops. Loop thread.
   void RequestStop();
   // How it ended, once the loop was stopped by this server.
   const Status& outcome() const { return outcome_; }
@@ -61,7 +64,21 @@ class Server {
   Server(Loop& loop, Options options);
   Status Listen();
   Status StartCoordinator();
+  void ServeAnew();
+
+  // server_office.cc
+  void LoseCoordinator(Time now, const std::string& why);
+  void Seek(Time now, Duration in);
   void ConnectToCoordinator();
+  std::string NextCandidate();
+  void Follow(Time now, const NotCoordinator& m);
+  void WatchCoordinator(Time now);
+  void MaybeTakeOffice(Time now);
+  std::optional<Duration> OfficeDelay() const;
+  void Consider(Time now, const Result<std::optional<Configuration>>& record);
+  Status TakeOffice(Time now, Configuration found);
+  void StandDown(Time now);
+
   void OnFrame(Peer& peer, transport::Received received);
   void OnClosed(Peer& peer, const Status& why);
   void Dispatch(Time now, PeerId from, const Envelope& envelope, Buffer payload);
@@ -70,6 +87,9 @@ class Server {
   // Moves everything that the cores have produced, until they have nothing more to say.
   void Pump();
   void Deliver(bool from_coordinator, Outgoing message);
+  Status OpenPeer(PeerId id, const std::string& address);
+  void ClosePeer(PeerId id);
+  void SendTo(PeerId id, const Envelope& envelope);
   void Arm(Time now);
   void CheckEnd(Time now);
   void End(Status outcome);
@@ -83,8 +103,20 @@ class Server {
   std::vector<std::unique_ptr<Peer>> closing_;
   uint64_t next_peer_ = 2;  // 1 is the process's own other core
   PeerId coordinator_link_;
+  std::string coordinator_address_;  // at the other end of that link, or of the last one
   Time coordinator_lost_ = Time::Never();
   Duration backoff_{0};
+  std::optional<Loop::TimerId> seek_;
+  std::string hint_;                   // where somebody said that the coordinator is
+  size_t next_candidate_ = 0;
+  std::set<std::string> unreachable_;  // since the coordinator was lost
+  Time office_at_;                     // not before this is taking office tried again
+  bool reading_record_ = false;
+  bool standing_down_ = false;
+  bool kept_records_ = false;  // this process has written to its records file before
+  std::optional<Configuration> found_;  // at the start: this server's earlier life coordinated
+  bool stopping_ = false;
+  Time stop_by_ = Time::Never();
   std::unique_ptr<ReplicaHost> replica_;
   std::unique_ptr<CoordinatorHost> coordinator_;
   std::deque<Local> local_;
@@ -94,6 +126,8 @@ class Server {
   bool ended_ = false;
   Time finished_at_ = Time::Never();
   std::function<void()> on_end_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::unique_ptr<LoopThread> disk_;  // reads of the record; last: ends first
 };
 
 }  // namespace everstep

@@ -26,6 +26,7 @@ inline Configuration ConfigurationAt(uint64_t ballot, uint64_t holder = 1) {
   c.ballot = {ballot};
   c.job = {0xabc};
   c.holder = {holder};
+  c.holder_address = "tcp://holder" + std::to_string(holder);
   c.spec = {{{"w", {100}, DType::kFloat32, Role::kTrainable}, {"n", {}, DType::kInt64, Role::kBuffer}}};
   c.map = {{ballot}, c.spec.hash(), 64, {{{0}, {11}, "tcp://a:1"}, {{1}, {12}, "tcp://b:2"}}, {{0, 1}, {1, 0}}};
   c.dataset_size = 60000;
