@@ -147,6 +147,7 @@ class Coordinator {
     std::optional<Promised> promise;  // at the ballot being recovered
     bool met = false;                 // its link has been up in this coordinator's life
     bool draining = false;
+    bool beats = false;  // it has sent a heartbeat: not only its hello
   };
   // A contribution that servers say they hold, at this ballot.
   struct StagedEntry {
@@ -211,6 +212,7 @@ class Coordinator {
   void JoinServer(Time now, PeerId from, const Hello& m, Ballot promised);
   ServerId NewServerId();
   void ServerDown(Time now, Server& server);
+  void ForgetIdle(Time now, ServerId id);
   void ExpireServers(Time now);
   void ExpireGathering(Time now);
   std::set<ServerId> DeadServers(Time now) const;

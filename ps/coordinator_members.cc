@@ -158,7 +158,9 @@ void Coordinator::Handle(Time now, PeerId from, const Ready& m) {
 void Coordinator::Handle(Time now, PeerId from, const Heartbeat& m, Ballot map) {
   if (m.worker == WorkerId{}) {
     // A hello that was under way for long can make an older link of the server's the last one that was heard of.
-    if (FindServerByPeer(from) == nullptr) return closings_.push_back(from);
+    Server* server = FindServerByPeer(from);
+    if (server == nullptr) return closings_.push_back(from);
+    rebalance_ |= !std::exchange(server->beats, true);
     if (state_ == State::kFinished) Send(from, Finish{version_, false});
     if (state_ == State::kFailed) Send(from, JobFailed{failure_->code(), failure_->message()});
     return Send(from, HeartbeatAck{});

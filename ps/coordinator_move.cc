@@ -31,6 +31,7 @@ bool Coordinator::WantsMove(Time now) {
   for (const Server& server : servers_) {
     if (server.draining) draining.insert(server.id);
     if (server.peer == PeerId{} || (server.draining && !InMap(server))) continue;
+    if (!server.beats && !InMap(server)) continue;  // whoever only said hello may never say anything else
     reachable.push_back({server.id, server.incarnation, server.address});
     if (const ServerEntry* entry = map_->Find(server.id)) reachable.back() = *entry;
     staying += !server.draining;

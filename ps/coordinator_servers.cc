@@ -53,7 +53,7 @@ void Coordinator::JoinServer(Time now, PeerId from, const Hello& m, Ballot promi
   }
   const ServerId id = NewServerId();
   const std::string name = m.name.empty() ? "ps" + ToString(id) : m.name;
-  servers_.push_back({id, m.incarnation, name, m.address, from, now, now, {}, true, false});
+  servers_.push_back({id, m.incarnation, name, m.address, from, now, now, {}, true, false, false});
   gathering_since_ = now;
   rebalance_ = true;
   Note(now, "server-joined", name, m.address);
@@ -81,10 +81,13 @@ void Coordinator::ServerDown(Time now, Server& server) {
   server.down_since = now;
   loss_at_ = std::min(loss_at_, now + kReconnectGrace);
   if (InMap(server) || !map_) return Note(now, "server-lost", server.name, "its link closed");
-  // It holds nothing: whoever comes back is welcome as a new one.
-  if (moving_ && moving_->waiting.contains(server.id)) CancelMove(now, options_.spec.retransmit());
   Note(now, server.draining ? "server-left" : "server-lost", server.name, "its link closed; it held nothing");
-  const ServerId id = server.id;
+  ForgetIdle(now, server.id);
+}
+
+// A server that holds nothing is gone: whoever comes back is welcome as a new one.
+void Coordinator::ForgetIdle(Time now, ServerId id) {
+  if (moving_ && moving_->waiting.contains(id)) CancelMove(now, options_.spec.retransmit());
   std::erase_if(servers_, [&](const Server& s) { return s.id == id; });
 }
 
@@ -103,6 +106,13 @@ std::set<ServerId> Coordinator::DeadServers(Time now) const {
 
 void Coordinator::ExpireServers(Time now) {
   if (!map_ || state_ == State::kGathering || state_ == State::kFailed || giving_up_ || proposing_) return;
+  for (size_t i = servers_.size(); i-- > 0;) {
+    const Server& server = servers_[i];
+    if (InMap(server) || now - server.last_seen < options_.spec.lease()) continue;
+    Note(now, "server-lost", server.name, "it fell silent; it held nothing");
+    if (server.peer != PeerId{}) closings_.push_back(server.peer);
+    ForgetIdle(now, ServerId(server.id));
+  }
   if (state_ == State::kFinished && members_.size() == 0) return;
   const std::set<ServerId> dead = DeadServers(now);
   if (!dead.empty() && WithoutServers(*map_, dead)) return RemoveServers(now, dead, "lost");

@@ -157,7 +157,7 @@ void Replica::Handle(Time now, PeerId, const Envelope& envelope, const Welcome& 
   job_uid_ = envelope.job;
   job_ = m.job;
   id_ = m.server;
-  next_tick_ = now + job_->heartbeat();
+  next_tick_ = now;  // the first heartbeat says that this server is really there
   if (draining_) Send(coordinator_, ControlRequest{"drain", {}});
 }
 

@@ -130,7 +130,7 @@ void Replica::Handle(PeerId from, const WantChunks& m) {
     history.done.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), {std::get<3>(key), 0, {}}});
   }
   Send(from, std::move(history));
-  for (ChunkId chunk : m.chunks) {
+  for (ChunkId chunk : std::set<ChunkId>(m.chunks.begin(), m.chunks.end())) {
     const auto it = published_.back().chunks.find(chunk);
     if (it == published_.back().chunks.end()) continue;
     exports_.push_back({from, {version_, digest_, chunk, {}}, it->second});

@@ -92,6 +92,8 @@ void Replica::Handle(const ReplicateSum& m, Ballot ballot, Buffer payload) {
   if (!layout_ || m.chunk.value >= layout_->size() || payload.size() != layout_->chunk(m.chunk).bytes) return;
   if (!Obeys(ballot) || m.seal.ballot != ballot) return;
   if (m.seal.step < version_ || m.seal.step > Next(version_)) return;
+  const ServerEntry* sender = map_ ? map_->Find(m.server) : nullptr;
+  if (sender == nullptr || sender->incarnation != m.incarnation) return;  // trace T8
   auto& early = early_[m.seal];
   early[m.chunk] = {m.server, m.incarnation, m.digest, m.squared, std::move(payload)};
   // The oldest are over first; what is dropped wrongly is asked for again.

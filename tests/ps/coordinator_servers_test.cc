@@ -24,6 +24,10 @@ class CoordinatorServers : public test::CoordinatorTest {
     if (!reply || reply->code == Code::kOk) return Status::Ok();
     return {reply->code, reply->message};
   }
+  void JoinServer() {
+    AddServer();
+    Deliver(servers_.back().peer, Heartbeat{});
+  }
   // What servers were told to fetch; answered as if it was done.
   size_t AnswerMoves() {
     size_t moved = 0;
@@ -124,7 +128,7 @@ TEST_F(CoordinatorServers, Case9_BothCopiesGoneEndTheJob) {
 // Rule R16: between two steps, when all have applied, and only then.
 TEST_F(CoordinatorServers, ANewServerGetsItsShareBetweenTwoSteps) {
   StartWith(2);
-  AddServer();
+  JoinServer();
   EXPECT_EQ(state(), State::kMoving);
   EXPECT_EQ(coordinator_->map()->servers.size(), 2u) << "it is in no map before it has its chunks";
   EXPECT_GT(AnswerMoves(), 0u);
@@ -139,7 +143,7 @@ TEST_F(CoordinatorServers, NothingMovesWhileACommitIsUnconfirmed) {
   StartWith(2);
   servers_[1].applies = false;
   RunStep();
-  AddServer();
+  JoinServer();
   EXPECT_EQ(state(), State::kOpen);
   servers_[1].applies = true;
   Pass(job_.retransmit() * 2, {a_});
@@ -160,7 +164,7 @@ TEST_F(CoordinatorServers, TheCopyIsMadeAgainWhenThereIsAServerForIt) {
 
 TEST_F(CoordinatorServers, AReceiverThatDiesHoldsNobodyUp) {
   StartWith(2);
-  AddServer();
+  JoinServer();
   ASSERT_EQ(state(), State::kMoving);
   Close(servers_[2].peer);
   EXPECT_EQ(state(), State::kOpen);
@@ -170,7 +174,7 @@ TEST_F(CoordinatorServers, AReceiverThatDiesHoldsNobodyUp) {
 
 TEST_F(CoordinatorServers, AReceiverThatNeverAnswersHoldsThemUpForTheTimeoutAtMost) {
   StartWith(2);
-  AddServer();
+  JoinServer();
   ASSERT_EQ(state(), State::kMoving);
   Pass(job_.timeout + job_.heartbeat() * 2, {a_});
   EXPECT_EQ(state(), State::kOpen);

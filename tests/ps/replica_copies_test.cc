@@ -177,6 +177,7 @@ TEST_F(ReplicaCopies, ABackupThatIsPromotedTakesPushesAndSumsThem) {
   StartBoth();
   const Contribution c = From(1);
   PushAll(c);
+  mail_.Clear();
   Tell(2, everstep::Promise{MapOf(2, 1), Spec()});
   const auto promised = mail_.TakeOne<Promised>(kCoordinator);
   ASSERT_TRUE(promised);
@@ -226,17 +227,19 @@ class ReplicaMoves : public ReplicaCopies {
 
 TEST_F(ReplicaMoves, ANewcomerIsFilledAndThenPromises) {
   Join();
-  const Seal made{{{1}, {4}}, {}, {}, 0, 0, {}, {3}, {44}};
-  Tell(1, OfferOf({5}, {44}, {{1}, {2}}));
+  Seal made{{{1}, {4}}, {}, {}, 0, 0, {}, {3}, {}};
+  made.digest = SealDigest(made);
+  const Digest digest = made.digest;
+  Tell(1, OfferOf({5}, digest, {{1}, {2}}));
   Open();
   const auto want = mail_.TakeOne<WantChunks>(other_);
   ASSERT_TRUE(want);
   EXPECT_EQ(want->ballot, Ballot{1});
   EXPECT_EQ(want->chunks.size(), 2u);
-  Give({5}, {44}, 1, 0.5f);
-  Give({5}, {44}, 2, 0.25f);
+  Give({5}, digest, 1, 0.5f);
+  Give({5}, digest, 2, 0.25f);
   EXPECT_FALSE(mail_.TakeOne<Copied>(kCoordinator)) << "it lacks the history";
-  Deliver(kOther, {1}, History{{5}, {44}, made, 0.5, {{{5}, {44}}}, {}});
+  Deliver(kOther, {1}, History{{5}, digest, made, 0.5, {{{5}, digest}}, {}});
   const auto copied = mail_.TakeOne<Copied>(kCoordinator);
   ASSERT_TRUE(copied);
   EXPECT_EQ(copied->chunks.size(), 2u);
@@ -247,7 +250,7 @@ TEST_F(ReplicaMoves, ANewcomerIsFilledAndThenPromises) {
   const auto promised = mail_.TakeOne<Promised>(kCoordinator);
   ASSERT_TRUE(promised);
   EXPECT_EQ(promised->version, Version{5});
-  EXPECT_EQ(promised->digest, Digest{44});
+  EXPECT_EQ(promised->digest, digest);
   EXPECT_EQ(promised->applied, made);
   EXPECT_EQ(First(replica_.Parameters({5})->at({2})), 0.25f);
 }

@@ -18,9 +18,9 @@ class Checkers : public Tap {
   void OnSent(Node& from, Node* to, const Envelope& envelope) override {
     if (from.Stranger()) return;
     if (const auto* m = std::get_if<SealStep>(&envelope.body)) chain_.SawSeal(m->seal);
-    if (const auto* m = std::get_if<Prepared>(&envelope.body)) chain_.SawPrepared(m->server, m->digest);
+    if (const auto* m = std::get_if<Prepared>(&envelope.body)) chain_.SawPrepared(m->incarnation, m->digest);
     if (const auto* m = std::get_if<Promised>(&envelope.body)) {
-      if (m->prepared) chain_.SawPrepared(m->server, m->prepared->digest);
+      if (m->prepared) chain_.SawPrepared(m->incarnation, m->prepared->digest);
     }
     members_.OnSent(from, to, envelope);
   }
