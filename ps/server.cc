@@ -13,6 +13,8 @@ namespace {
 
 constexpr PeerId kLocalPeer{1};
 constexpr Duration kConnectDeadline = std::chrono::seconds(2);
+// While the coordinator is looked for, or might fall silent, it is a matter of tenths of a second.
+constexpr Duration kWatchEvery = std::chrono::milliseconds(50);
 
 bool IsForReplica(const Body& body) {
   return std::holds_alternative<Push>(body) || std::holds_alternative<Pull>(body) ||
@@ -281,15 +283,18 @@ void Server::Pump() {
 void Server::Arm(Time now) {
   Time next = std::min(replica_->core().NextDeadline(), now + std::chrono::seconds(1));
   if (coordinator_) next = std::min(next, coordinator_->core().NextDeadline());
-  // While the coordinator is looked for, or might fall silent, it is a matter of tenths of a second.
-  if (!coordinator_) next = std::min<Time>(next, now + std::chrono::milliseconds(100));
+  // A moment, not a distance: however often this is called, the watch is kept.
+  if (!coordinator_) next = std::min(next, watch_at_);
   if (timer_) loop_.Cancel(*timer_);
   timer_ = loop_.At(next, [this] {
     timer_.reset();
     const Time due = SteadyNow();
     if (coordinator_) coordinator_->core().OnTick(due);
     replica_->core().OnTick(due);
-    WatchCoordinator(due);
+    if (due >= watch_at_) {
+      watch_at_ = due + kWatchEvery;
+      WatchCoordinator(due);
+    }
     Pump();
   });
 }

@@ -111,6 +111,7 @@ class Server {
   size_t next_candidate_ = 0;
   std::set<std::string> unreachable_;  // since the coordinator was lost
   Time office_at_;                     // not before this is taking office tried again
+  Time watch_at_;
   bool reading_record_ = false;
   bool standing_down_ = false;
   bool kept_records_ = false;  // this process has written to its records file before

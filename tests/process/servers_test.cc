@@ -16,10 +16,9 @@ const Flags kModel{"--dataset=12000", "--elements=6000", "--compute-ms=4"};
 class ServersTest : public ProcessTest {
  protected:
   // All may take office: they share the folder of the record.
-  void StartReplicated(size_t count, Flags more = {}) {
+  void StartReplicated(size_t count, Flags more = {"--timeout-s=10"}) {
     Flags job{"--epochs=1",   "--batch=40",      "--learning-rate=0.3",
-              "--momentum=0.9", "--chunk-bytes=1024", "--timeout-s=10",
-              "--no-progress", "--state=" + cluster.path("state"),
+              "--momentum=0.9", "--chunk-bytes=1024", "--no-progress", "--state=" + cluster.path("state"),
               "--servers=" + std::to_string(count)};
     job.insert(job.end(), more.begin(), more.end());
     Must(cluster.StartServer(job));
@@ -142,7 +141,7 @@ TEST_F(ServersTest, ANewServerGetsItsShareAndADrainedOneLeaves) {
 
 // Also with one copy of everything: SIGTERM empties the server first.
 TEST_F(ServersTest, SigtermEmptiesAServerBeforeItEnds) {
-  StartReplicated(2, {"--replication=1"});
+  StartReplicated(2, {"--timeout-s=10", "--replication=1"});
   Program& a = StartModelWorker("a");
   Must(cluster.WaitForStep(30));
   cluster.server(1).Signal(SIGTERM);
@@ -152,7 +151,7 @@ TEST_F(ServersTest, SigtermEmptiesAServerBeforeItEnds) {
 }
 
 TEST_F(ServersTest, ADrainThatLeavesTooFewIsRefused) {
-  StartReplicated(2, {"--replication=2"});
+  StartReplicated(2, {"--timeout-s=10", "--replication=2"});
   StartModelWorker("a");
   Must(cluster.WaitForStep(3));
   Program& drain = *Must(cluster.Start("drain", "everstep", {"drain", "ps1", "--servers=" + cluster.address(0)}));
