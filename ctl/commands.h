@@ -15,6 +15,7 @@ namespace everstep::ctl {
 
 using Command = std::function<int()>;
 
+void AddDrainCommand(CLI::App& app, Command* chosen);
 void AddStatusCommand(CLI::App& app, Command* chosen);
 void AddAuditCommand(CLI::App& app, Command* chosen);
 void AddDemoCommand(CLI::App& app, Command* chosen);

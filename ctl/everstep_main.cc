@@ -31,6 +31,7 @@ int Run(int argc, char** argv) {
       "  everstep-ps --listen tcp://127.0.0.1:7070 --job job.toml --records records.jsonl\n"
       "  everstep-worker --servers tcp://127.0.0.1:7070\n"
       "  everstep status --servers tcp://127.0.0.1:7070 --watch\n"
+      "  everstep drain ps1 --servers tcp://127.0.0.1:7070\n"
       "  everstep audit records.jsonl\n"
       "  everstep checkpoints FOLDER --verify\n"
       "  everstep export FOLDER -o model.safetensors\n"
@@ -39,6 +40,7 @@ int Run(int argc, char** argv) {
   Command chosen;
   AddDemoCommand(app, &chosen);
   AddStatusCommand(app, &chosen);
+  AddDrainCommand(app, &chosen);
   AddAuditCommand(app, &chosen);
   AddCheckpointsCommand(app, &chosen);
   AddExportCommand(app, &chosen);

@@ -1,5 +1,7 @@
 #include "ps/config_record.h"
 
+#include <filesystem>
+
 #include "base/file.h"
 #include "base/limits.h"
 #include "schema/codec.h"
@@ -23,6 +25,12 @@ class MemoryRecord : public ConfigRecord {
     if (found == next.ballot && *record_ == next) return Status::Ok();  // our own write, asked for again
     if (found != expected) return Outrun(found);
     record_ = next;
+    return Status::Ok();
+  }
+
+  Status Clear() override {
+    std::lock_guard lock(mutex_);
+    record_.reset();
     return Status::Ok();
   }
 
@@ -62,6 +70,14 @@ class FileRecord : public ConfigRecord {
     return WriteFileDurably(path_, Serialize(next));
   }
 
+  Status Clear() override {
+    EVERSTEP_ASSIGN(const FileLock lock, FileLock::Acquire(lock_path_, true));
+    std::error_code error;
+    std::filesystem::remove(path_, error);
+    if (error) return {Code::kUnavailable, "cannot remove " + path_ + ": " + error.message()};
+    return Status::Ok();
+  }
+
  private:
   Result<std::optional<Configuration>> ReadLocked() {
     const Result<std::string> text = ReadFile(path_);
@@ -84,6 +100,7 @@ std::string Serialize(const Configuration& c) {
   Hello holder;
   holder.role = PeerRole::kServer;
   holder.incarnation = c.holder;
+  holder.address = c.holder_address;
   holder.dataset_size = c.dataset_size;
   std::string text;
   for (const Body& body : {Body(Promise{c.map, c.spec}), Body(holder)}) {
@@ -103,7 +120,8 @@ Result<Configuration> ParseConfiguration(std::string_view text) {
   if (promise == nullptr || holder == nullptr || !text.empty())
     return Status(Code::kCorrupt, "it is not a configuration record");
   EVERSTEP_RETURN_IF_ERROR(Validate(promise->spec, promise->map.chunk_bytes));
-  return Configuration{first.ballot, first.job, holder->incarnation, promise->map, promise->spec, holder->dataset_size};
+  return Configuration{first.ballot, first.job,     holder->incarnation, holder->address,
+                       promise->map, promise->spec, holder->dataset_size};
 }
 
 std::unique_ptr<ConfigRecord> MakeMemoryRecord() { return std::make_unique<MemoryRecord>(); }

@@ -21,7 +21,8 @@ namespace everstep {
 struct Configuration {
   Ballot ballot;
   JobUid job;
-  Incarnation holder;  // the coordinator's process
+  Incarnation holder;          // the coordinator's process
+  std::string holder_address;  // where it is found
   ShardMap map;
   ParameterSpec spec;
   uint64_t dataset_size = 0;
@@ -45,6 +46,9 @@ class ConfigRecord {
   // the message when somebody else was first; any other error means that it is unknown whether it was written.
   // REQUIRES: next.ballot > expected.
   virtual Status CompareAndSwap(Ballot expected, const Configuration& next) = 0;
+
+  // Forgets the record, readable or not: an operator who wants a fresh start has said so.
+  virtual Status Clear() = 0;
 };
 
 std::unique_ptr<ConfigRecord> MakeMemoryRecord();

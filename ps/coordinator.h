@@ -2,7 +2,8 @@
 // rules R1-R20). Pure and single-threaded; lives in a driver that owns clocks, links and the configuration record. It
 // keeps no durable state: after its death another one is rebuilt from the record and the replicas' answers.
 //
-// Where things are: coordinator.cc (dispatch, timers), coordinator_members.cc (join, lease, leave, fence),
+// Where things are: coordinator.cc (dispatch, timers), coordinator_members.cc (workers: join, lease, leave,
+// fence), coordinator_servers.cc (servers: join, loss, drain), coordinator_move.cc (chunks that move between servers),
 // coordinator_ballot.cc (configuration, promises, recovery), coordinator_step.cc (grants, seals, commits, the end),
 // coordinator_checkpoint.cc (saving, resuming).
 #pragma once
@@ -20,15 +21,17 @@
 #include "ps/ledger.h"
 #include "ps/membership.h"
 #include "ps/policy.h"
+#include "ps/rebalancer.h"
 #include "schema/job.h"
 #include "schema/messages.h"
 #include "schema/peer.h"
 
 namespace everstep {
 
-// What the coordinator did, for operators and reports. Kinds: server-joined, server-lost, worker-joined, worker-ready,
-// worker-left, worker-lost, worker-fenced, worker-refused, contribution-refused, paused, resumed, ballot, checkpoint,
-// checkpoint-failed, restored, finished, failed.
+// What the coordinator did, for operators and reports. Kinds: server-joined, server-lost, server-draining,
+// server-drained, replica-diverged, moved, worker-joined, worker-ready, worker-left, worker-lost, worker-fenced,
+// worker-refused, contribution-refused, paused, resumed, ballot, checkpoint, checkpoint-failed, restored, finished,
+// failed.
 struct Event {
   Time at;
   std::string kind;
@@ -74,7 +77,9 @@ class Coordinator {
     JobUid job;
     JobSpec spec;
     Incarnation holder;
-    // The record found at start: recover the job that it describes.
+    std::string address;  // of this process's server: who coordinates is found there
+    // The record found at start: recover the job that it describes. Servers known to be dead may be left out of its
+    // map.
     std::optional<Configuration> found;
     // Checkpoints are taken after each so many steps, and of the last version; 0: only of the last; none: never.
     std::optional<uint64_t> checkpoint_every = {};
@@ -88,6 +93,7 @@ class Coordinator {
     kElecting,    // the configuration record is being changed
     kRecovering,  // waits for the replicas' promises
     kOpen,        // contributions of step version() are collected
+    kMoving,      // chunks are copied to servers that will hold them from the next ballot on
     kSealed,      // waits for PREPARED (or, collapsed, APPLIED)
     kFinished,    // every epoch and step is committed
     kFailed,      // cannot go on; failure() says why
@@ -143,6 +149,7 @@ class Coordinator {
     bool connected = false;
     uint64_t chunks = 0;
     uint64_t bytes = 0;
+    bool draining = false;
   };
   std::vector<ServerInfo> Servers() const;
   struct Counters {
@@ -155,6 +162,9 @@ class Coordinator {
     uint64_t ballots = 0;
     uint64_t checkpoints = 0;         // complete
     uint64_t failed_checkpoints = 0;  // given up; the job went on
+    uint64_t server_losses = 0;
+    uint64_t moved_chunks = 0;
+    uint64_t moved_bytes = 0;  // of parameters; optimizer state comes on top
     Duration paused{0};
   };
   const Counters& counters() const { return counters_; }
@@ -169,6 +179,9 @@ class Coordinator {
     Time last_seen;
     Time down_since;                  // while its link is down
     std::optional<Promised> promise;  // at the ballot being recovered
+    bool met = false;                 // its link has been up in this coordinator's life
+    bool draining = false;
+    bool beats = false;  // it has sent a heartbeat: not only its hello
   };
   // A contribution that servers say they hold, at this ballot.
   struct StagedEntry {
@@ -193,6 +206,12 @@ class Coordinator {
     bool sealing = false;  // all parts are there; the manifest is being written
     Time began;
   };
+  // Chunks on their way to new holders.
+  struct Moving {
+    MovePlan plan;
+    std::map<ServerId, std::set<ChunkId>> waiting;  // by receiver
+    Time began;
+  };
   // A decided commit that some server has not confirmed yet.
   struct Confirming {
     Commit commit;
@@ -201,17 +220,19 @@ class Coordinator {
 
   // coordinator.cc
   void Send(PeerId to, Body body);
-  void SendToServers(const Body& body);
+  void SendToServers(const Body& body);   // all of them
+  void SendToReplicas(const Body& body);  // those of the map
   void SendToMembers(const Body& body);
   void Note(Time now, std::string kind, std::string target, std::string detail = {});
   void Retransmit();
   void Reschedule();
   Server* FindServer(ServerId id);
   Server* FindServerByPeer(PeerId peer);
+  bool InMap(const Server& server) const;
+  std::set<ServerId> MapServers() const;
 
   // coordinator_members.cc
-  void Handle(Time now, PeerId from, JobUid job, const Hello& m);
-  void JoinServer(Time now, PeerId from, const Hello& m);
+  void Handle(Time now, PeerId from, const Envelope& envelope, const Hello& m);
   void JoinWorker(Time now, PeerId from, const Hello& m);
   Status CheckModel(const Hello& m);
   void TakeBackDeparted(Member* member);
@@ -229,19 +250,42 @@ class Coordinator {
   // The member, if this is the link it speaks on: whoever says a member's id on another one is not that member.
   Member* Speaker(PeerId from, WorkerId id);
   void ExpireMembers(Time now);
+
+  // coordinator_servers.cc
+  void JoinServer(Time now, PeerId from, const Hello& m, Ballot promised);
+  ServerId NewServerId();
+  void ServerDown(Time now, Server& server);
+  void ForgetIdle(Time now, ServerId id);
   void ExpireServers(Time now);
   void ExpireGathering(Time now);
+  std::set<ServerId> DeadServers(Time now) const;
+  void RemoveServers(Time now, const std::set<ServerId>& gone, std::string why);
+  void ForgetServers(Time now, const ShardMap& before);
   const Server* LostServer(Time now) const;
   void GiveUp(Time now);
+  void Handle(Time now, PeerId from, const ControlRequest& m);
+  Status DrainServer(Time now, Server* server, const ControlRequest& m);
+  void CompareCopies(Time now, const Server& server, const Applied& m);
+
+  // coordinator_move.cc
+  bool WantsMove(Time now);
+  void BeginMove(Time now, MovePlan plan);
+  void SendMove();
+  void EndMove(Time now);
+  void CancelMove(Time now, Duration rest);
+  void ExpireMove(Time now);
+  void Handle(Time now, PeerId from, const Copied& m);
 
   // coordinator_ballot.cc
   void MaybeFormMap(Time now);
-  void NewBallot(Time now, std::string why);
+  void NewBallot(Time now, std::string why, std::optional<ShardMap> next = {});
   void AskPromise(Server& server);
   void Handle(Time now, PeerId from, const Promised& m, Ballot ballot);
   void MaybeDecide(Time now);
   void Open(Time now);
   void Settle(Time now);
+  void AdoptClaim(Member& member);
+  void MaybeSettle(Time now);
   void Depose(std::string why);
   void ConfirmOn(const Seal& seal, double scale, std::set<ServerId> servers);
   void Handle(Time now, PeerId from, const StaleBallot& m);
@@ -311,9 +355,20 @@ class Coordinator {
   std::optional<ShardMap> map_;
   std::optional<Proposal> proposal_;
   bool proposing_ = false;
-  Ballot proposed_;
-  bool giving_up_ = false;  // a server is lost: the job fails once the record has been changed
-  bool restarted_ = false;  // rebuilt from a record: members must find their way back first
+  Proposal asked_;              // the newest proposal, to be asked again when its outcome is unknown
+  bool giving_up_ = false;      // a server is lost: the job fails once the record has been changed
+  bool restarted_ = false;      // rebuilt from a record: members must find their way back first
+  bool adopted_ = false;        // ... and the version that was found has been taken over
+  std::set<WorkerId> awaited_;  // of these it is known that they were members
+  std::set<Incarnation> removed_servers_;
+  Time last_tick_;
+  Time loss_at_ = Time::Never();  // when a server whose link closed counts as dead
+  bool rebalance_ = false;        // chunks may have to move
+  std::optional<Moving> moving_;
+  Version moved_at_;
+  Time next_move_at_;
+  Time no_move_before_;
+  std::map<ChunkId, std::map<ServerId, uint64_t>> checks_;  // of the newest version, as reported
   Time settle_at_ = Time::Never();
 
   Version version_;

@@ -17,7 +17,8 @@ constexpr Duration kRateWindow = std::chrono::seconds(5);
 
 bool IsWarning(const std::string& kind) {
   return kind == "worker-lost" || kind == "worker-fenced" || kind == "server-lost" || kind == "contribution-refused" ||
-         kind == "paused" || kind == "worker-refused" || kind == "server-refused" || kind == "checkpoint-failed";
+         kind == "paused" || kind == "worker-refused" || kind == "server-refused" || kind == "checkpoint-failed" ||
+         kind == "replica-diverged" || kind == "move-failed";
 }
 
 }  // namespace
@@ -32,7 +33,8 @@ CoordinatorHost::CoordinatorHost(Loop& loop, Options options, std::unique_ptr<Co
   if (options_.records_path.empty()) return;
   records_.open(options_.records_path, options_.continue_records ? std::ios::app : std::ios::trunc);
   if (!records_) status_ = {Code::kInvalidArgument, "cannot write the commit records to " + options_.records_path};
-  if (!options_.continue_records) records_ << JobToJson(core_.job(), core_.spec()) << '\n' << std::flush;
+  if (options_.continue_records && records_.tellp() > 0) return;
+  records_ << JobToJson(core_.job(), core_.spec()) << '\n' << std::flush;
 }
 
 CoordinatorHost::~CoordinatorHost() { *alive_ = false; }
@@ -73,7 +75,7 @@ void CoordinatorHost::CompleteCheckpoint(CheckpointWork work) {
 
 void CoordinatorHost::KeepCommit(const CommitRecord& record) {
   if (records_.is_open()) records_ << CommitToJson(record) << '\n' << std::flush;
-  if (record.seal.id.step.value == 0) {
+  if (record.seal.id.step.value == 0 || history_.started == Time{}) {
     history_.started = history_.last_commit = record.committed_at;
     recent_.emplace_back(record.committed_at, 0);
     return;

@@ -26,6 +26,8 @@ class EtcdRecord : public ConfigRecord {
     return Outrun(found);
   }
 
+  Status Clear() override { return client_->Delete(key_); }
+
  private:
   struct Found {
     Configuration configuration;

@@ -28,6 +28,8 @@ class ReplicaHost {
   void RunSnapshot(SnapshotWork work);
   void RunRestore(RestoreWork work);
   void SetState(CheckpointHost::Loaded loaded);
+  void RunExport(ExportWork work);
+  void RunImport(ImportWork work);
   kernels::ShardMath& Math();
 
   Loop& loop_;

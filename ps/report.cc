@@ -92,7 +92,8 @@ json ServersJson(const Coordinator& coordinator) {
                     {"address", s.address},
                     {"connected", s.connected},
                     {"chunks", s.chunks},
-                    {"bytes", s.bytes}});
+                    {"bytes", s.bytes},
+                    {"draining", s.draining}});
   }
   return list;
 }

@@ -73,8 +73,6 @@ int Run(int argc, char** argv) {
   options.timeout = Duration(static_cast<int64_t>(find_s * 1e9));
   if (options.join.empty()) {
     if (Status fine = FinishJob(texts, &job); !fine.ok()) return Fail(fine);
-    if (job.replication != 1)
-      return Fail({Code::kInvalidArgument, "replication must be 1: servers do not keep backups yet"});
     options.job = job;
   }
   if (options.checkpoints.every > 0 && options.checkpoints.folder.empty())

@@ -1,40 +1,46 @@
 // Server: how a job begins on the coordinating server. Anew, from a file of initial values, or from a checkpoint; what
 // an earlier life left behind is never passed over in silence.
-#include <cstdio>
-
 #include "base/log.h"
 #include "base/random.h"
+#include "ps/etcd_record.h"
 #include "ps/resume.h"
 #include "ps/server.h"
 
 namespace everstep {
 
-Result<CoordinatorHost::Options> Server::PrepareJob(std::unique_ptr<ConfigRecord>* record) {
-  std::optional<Configuration> found;
-  if (!options_.state_folder.empty()) {
-    EVERSTEP_ASSIGN(*record, MakeFileRecord(options_.state_folder));
-    EVERSTEP_ASSIGN(found, (*record)->Read());
-  }
+Result<std::unique_ptr<ConfigRecord>> Server::OpenRecord(const std::string& job_name) const {
+  if (options_.etcd.empty()) return MakeFileRecord(options_.state_folder);
+  EVERSTEP_ASSIGN(auto client, EtcdClient::Make(options_.etcd));
+  return MakeEtcdRecord(std::move(client), job_name);
+}
+
+// What every coordinator of the job has in common, whether it begins or takes over.
+Result<CoordinatorHost::Options> Server::HostOptions(Coordinator::Options core) const {
+  CoordinatorHost::Options host{std::move(core), options_.records_path, options_.progress};
+  if (options_.checkpoints.folder.empty()) return host;
+  host.core.checkpoint_every = options_.checkpoints.every;
+  host.checkpoints_kept = options_.checkpoints.keep;
+  EVERSTEP_ASSIGN(host.checkpoints, MakeDirectoryStore(options_.checkpoints.folder, true));
+  return host;
+}
+
+Result<CoordinatorHost::Options> Server::PrepareJob(ConfigRecord& record) {
+  EVERSTEP_ASSIGN(const std::optional<Configuration> found, record.Read());
   const CheckpointOptions& checkpoints = options_.checkpoints;
   EVERSTEP_ASSIGN(const std::optional<Resumed> resumed,
                   FindResumePoint(checkpoints, *options_.job, options_.allow_fresh, found, options_.records_path));
   if (found && !resumed) {
     if (!options_.allow_fresh) {
       return Status(Code::kFailed,
-                    options_.state_folder +
+                    (options_.etcd.empty() ? options_.state_folder : "etcd at " + options_.etcd) +
                         " holds the record of an earlier life of a job, whose parameters lived in its servers' "
                         "memory and ended with them; there is no checkpoint of it (--checkpoints); give --allow-fresh "
-                        "to start anew, or another --state folder");
+                        "to start anew, or another --state folder or job name");
     }
-    std::remove((options_.state_folder + "/configuration").c_str());
+    EVERSTEP_RETURN_IF_ERROR(record.Clear());
   }
-  Coordinator::Options core{{EntropyU64()}, *options_.job, {EntropyU64()}, {}};
-  CoordinatorHost::Options host{std::move(core), options_.records_path, options_.progress};
-  if (!checkpoints.folder.empty()) {
-    host.core.checkpoint_every = checkpoints.every;
-    host.checkpoints_kept = checkpoints.keep;
-    EVERSTEP_ASSIGN(host.checkpoints, MakeDirectoryStore(checkpoints.folder, true));
-  }
+  EVERSTEP_ASSIGN(CoordinatorHost::Options host,
+                  HostOptions({{EntropyU64()}, *options_.job, {EntropyU64()}, address_, {}}));
   if (resumed) {
     host.core.job = resumed->job;
     host.core.resume = resumed->point;

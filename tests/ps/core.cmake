@@ -7,12 +7,15 @@ everstep_test(core_tests
     ${CMAKE_CURRENT_LIST_DIR}/coordinator_join_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/coordinator_modes_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/coordinator_recovery_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/coordinator_servers_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/coordinator_step_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/coordinator_testing.cc
     ${CMAKE_CURRENT_LIST_DIR}/ledger_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/membership_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/policy_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/replica_checkpoint_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/rebalancer_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/replica_copies_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/replica_pull_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/replica_push_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/replica_step_test.cc
