@@ -73,6 +73,9 @@ void Replica::OnRestored(Time, RestoreResult result) {
   history_.clear();
   prepared_.reset();
   summing_.reset();
+  gathering_.reset();
+  early_.clear();
+  move_.reset();
   nonfinite_.reset();
   applied_ = from.seal;
   applied_scale_ = from.scale;

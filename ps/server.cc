@@ -126,9 +126,12 @@ Status Server::StartCoordinator() {
       }
     }
   }
+  EVERSTEP_ASSIGN(const bool first, ClaimOffice());
+  if (!first) return Status::Ok();
   EVERSTEP_ASSIGN(CoordinatorHost::Options host, PrepareJob(*record));
   coordinator_ = std::make_unique<CoordinatorHost>(loop_, std::move(host), std::move(record), [this] { Pump(); });
   kept_records_ = true;
+  Register();
   return coordinator_->status();
 }
 

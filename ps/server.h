@@ -76,6 +76,10 @@ class Server {
     return replica_->core().job_spec() ? replica_->core().job_spec()->name : options_.job->name;
   }
   Result<std::unique_ptr<ConfigRecord>> OpenRecord(const std::string& job_name) const;
+  // With etcd: whether this server is the job's first coordinator, else where that is.
+  Result<bool> ClaimOffice();
+  void Register();
+  void Unregister();
   Result<CoordinatorHost::Options> PrepareJob(ConfigRecord& record);
   Result<CoordinatorHost::Options> HostOptions(Coordinator::Options core) const;
 
@@ -120,7 +124,8 @@ class Server {
   Time coordinator_lost_ = Time::Never();
   Duration backoff_{0};
   std::optional<Loop::TimerId> seek_;
-  std::string hint_;  // where somebody said that the coordinator is
+  std::string first_;  // the coordinator that etcd named when this server started
+  std::string hint_;   // where somebody said that the coordinator is
   size_t next_candidate_ = 0;
   std::set<std::string> unreachable_;  // since the coordinator was lost
   Time office_at_;                     // not before this is taking office tried again
@@ -141,7 +146,8 @@ class Server {
   Time finished_at_ = Time::Never();
   std::function<void()> on_end_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::unique_ptr<LoopThread> disk_;  // reads of the record; last: ends first
+  std::shared_ptr<Registration> registration_;  // in etcd, while this server coordinates
+  std::unique_ptr<LoopThread> disk_;            // reads of the record; last: ends first
 };
 
 }  // namespace everstep

@@ -38,6 +38,10 @@ int Run(int argc, char** argv) {
   app.add_flag("--insecure", options.insecure,
                "Allow an address that other hosts can reach, without encryption or keys");
   app.add_option("--state", options.state_folder, "Folder for the configuration record; default: kept in memory");
+  app.add_option(
+      "--etcd", options.etcd,
+      "URLs of an etcd that holds the configuration record and names the coordinator, for servers on several "
+      "machines: give each server the same job and let them find each other");
   app.add_flag("--allow-fresh", options.allow_fresh,
                "Start anew although --state holds an earlier life's record, or no checkpoint can be loaded");
   app.add_option("--checkpoints", options.checkpoints.folder,
@@ -75,6 +79,8 @@ int Run(int argc, char** argv) {
     if (Status fine = FinishJob(texts, &job); !fine.ok()) return Fail(fine);
     options.job = job;
   }
+  if (!options.etcd.empty() && !options.state_folder.empty())
+    return Fail({Code::kInvalidArgument, "--etcd and --state are two places for one record; give one of them"});
   if (options.checkpoints.every > 0 && options.checkpoints.folder.empty())
     return Fail({Code::kInvalidArgument, "--checkpoint-every needs --checkpoints FOLDER"});
   kernels::SetThreads(threads);

@@ -50,6 +50,7 @@ std::string Server::NextCandidate() {
       all.push_back(address);
   };
   add(options_.join);
+  add(first_);
   if (const auto& map = replica_->core().map()) {
     for (const ServerEntry& server : map->servers) add(server.address);
   }
@@ -199,6 +200,7 @@ Status Server::TakeOffice(Time now, Configuration found) {
     ClosePeer(id);
   }
   coordinator_lost_ = Time::Never();
+  Register();
   replica_->core().OnCoordinatorLink(now, kLocalPeer);
   return coordinator_->status();
 }
@@ -208,6 +210,7 @@ void Server::StandDown(Time now) {
   standing_down_ = false;
   if (!coordinator_ || ended_) return;
   coordinator_.reset();
+  Unregister();
   std::vector<PeerId> links;
   for (const auto& [id, peer] : peers_) links.push_back(id);
   for (PeerId id : links) {

@@ -2,16 +2,48 @@
 // an earlier life left behind is never passed over in silence.
 #include "base/log.h"
 #include "base/random.h"
+#include "discovery/find_job.h"
+#include "discovery/job_keys.h"
 #include "ps/etcd_record.h"
 #include "ps/resume.h"
 #include "ps/server.h"
 
 namespace everstep {
+namespace {
+
+// How long etcd names a coordinator that died; servers know of it long before.
+constexpr Duration kRegistrationLife = std::chrono::seconds(5);
+
+}  // namespace
 
 Result<std::unique_ptr<ConfigRecord>> Server::OpenRecord(const std::string& job_name) const {
   if (options_.etcd.empty()) return MakeFileRecord(options_.state_folder);
   EVERSTEP_ASSIGN(auto client, EtcdClient::Make(options_.etcd));
   return MakeEtcdRecord(std::move(client), job_name);
+}
+
+Result<bool> Server::ClaimOffice() {
+  if (options_.etcd.empty()) return true;
+  EVERSTEP_ASSIGN(const auto client, EtcdClient::Make(options_.etcd));
+  EVERSTEP_ASSIGN(const std::optional<std::string> other,
+                  ClaimCoordinator(*client, options_.job->name, address_, kRegistrationLife));
+  if (other) first_ = *other;
+  return !other;
+}
+
+// Shows in etcd that this server coordinates.
+void Server::Register() {
+  if (options_.etcd.empty()) return;
+  auto client = EtcdClient::Make(options_.etcd);
+  registration_ =
+      std::make_shared<Registration>(std::move(client).value(), CoordinatorKey(JobName()), address_, kRegistrationLife);
+}
+
+// Taking the name away talks to etcd: not on the loop.
+void Server::Unregister() {
+  if (!registration_) return;
+  if (!disk_) disk_ = std::make_unique<LoopThread>();
+  disk_->loop().Post([registration = std::exchange(registration_, nullptr)]() mutable { registration.reset(); });
 }
 
 // What every coordinator of the job has in common, whether it begins or takes over.
