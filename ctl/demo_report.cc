@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <fstream>
+
+#include "ctl/text.h"
 
 namespace everstep::ctl {
 namespace {
@@ -57,12 +58,6 @@ json ActJson(const DoneAct& act, double started_ms, const json& events, const st
     out["contributed_ms"] = Since(FirstContribution(commits, act.target, act.thawed_at_ms), act.at_ms);
   }
   return out;
-}
-
-std::string Format(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
 }
 
 // "12 ms" or "-".

@@ -1,19 +1,14 @@
 #include "ctl/status_table.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <vector>
+
+#include "ctl/text.h"
 
 namespace everstep::ctl {
 namespace {
 
 constexpr size_t kEventsShown = 10;
-
-std::string Format(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
 
 std::string Seconds(double ms) { return Format("%.1f s", ms / 1000); }
 

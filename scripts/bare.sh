@@ -49,6 +49,8 @@ for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources}; do
 done
 apt-config dump 2>/dev/null | grep -E '^Acquire::(http|https|Check)' >"$folder/etc/apt/apt.conf.d/90host" || true
 
+printf '127.0.0.1 localhost\n' >"$folder/etc/hosts"  # an installer's work, not debootstrap's
+
 mount -t proc proc "$folder/proc" && mounts+=("$folder/proc")
 # The shm:// transport and POSIX semaphores; a plain folder does where a tmpfs may not be mounted.
 if mount -t tmpfs -o mode=1777 tmpfs "$folder/dev/shm" 2>/dev/null; then

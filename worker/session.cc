@@ -457,7 +457,7 @@ Status Session::CommitStep(Time now, uint64_t serial, std::vector<Metric> metric
     return {Code::kStale, "the step went on without this contribution; take the next one"};
   }
   EVERSTEP_CHECK(flight_->chunks.size() == layout_->size(), "a contribution has all chunks");
-  ++stats_.contributed;
+  if (flight_->contribution.base.value > 0) ++stats_.contributed;  // initial values are no work
   flight_->committed = true;
   NoteProgress(Phase::kWaiting);
   Send(coordinator_.peer,

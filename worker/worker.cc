@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <tuple>
 
 #include "base/bytes.h"
 #include "base/log.h"
@@ -176,6 +177,8 @@ void WorkerImpl::Pump() {
 // Shows the user's thread what is new.
 void WorkerImpl::Tell() {
   Lock lock(mutex_);
+  const auto seen = [this] { return std::tuple(job_.has_value(), work_.has_value(), ended_, left_, failure_.ok()); };
+  const auto before = seen();
   if (session_->job() && !job_) job_ = session_->job();
   if (session_->failure() && failure_.ok()) {
     failure_ = *session_->failure();
@@ -191,9 +194,9 @@ void WorkerImpl::Tell() {
   }
   if (session_->evaluate()) evaluate_ = true;
   if (user_waits_ && !work_ && !ended_) work_ = session_->TakeStep(SteadyNow());
-  const bool wake = work_ || ended_ || job_;
+  const bool news = seen() != before;  // most frames bring none, and waking somebody costs a switch
   lock.unlock();
-  if (wake) changed_.notify_all();
+  if (news) changed_.notify_all();
 }
 
 void WorkerImpl::ArmTimer() {

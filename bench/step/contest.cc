@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -19,19 +20,35 @@ struct Usage {
   double user_ms = 0;
   double system_ms = 0;
   double faults = 0;
+  double waits = 0;
 
   void Add(const Usage& other, double sign) {
     user_ms += sign * other.user_ms;
     system_ms += sign * other.system_ms;
     faults += sign * other.faults;
+    waits += sign * other.waits;
   }
 };
+
+// How often the threads of a process gave up their core to wait for something.
+double WaitsOf(pid_t pid) {
+  double sum = 0;
+  std::error_code ignored;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", ignored)) {
+    std::ifstream file(task.path() / "status");
+    for (std::string line; std::getline(file, line);) {
+      if (line.starts_with("voluntary_ctxt_switches:")) sum += std::stod(line.substr(line.find(':') + 1));
+    }
+  }
+  return sum;
+}
 
 // Fields 10, 14 and 15 of /proc/PID/stat, counted from 1; the second may hold spaces and ends with a parenthesis.
 Usage UsageOf(const std::vector<pid_t>& pids) {
   Usage sum;
   const double ms_per_tick = 1e3 / static_cast<double>(sysconf(_SC_CLK_TCK));
   for (const pid_t pid : pids) {
+    sum.waits += WaitsOf(pid);
     std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
     std::string text;
     std::getline(file, text);
@@ -78,7 +95,7 @@ class Contest {
     for (Measured& m : measured_) {
       if (m.ms.empty()) continue;
       const double steps = static_cast<double>(m.steps) * static_cast<double>(m.ms.size());
-      for (double* sum : {&m.user_ms, &m.system_ms, &m.server_faults, &m.worker_faults}) *sum /= steps;
+      for (double* sum : {&m.user_ms, &m.system_ms, &m.server_faults, &m.worker_faults, &m.waits}) *sum /= steps;
     }
     Progress("");
     return std::move(measured_);
@@ -121,6 +138,7 @@ class Contest {
     m.system_ms += servers.system_ms + workers.system_ms;
     m.server_faults += servers.faults;
     m.worker_faults += workers.faults;
+    m.waits += servers.waits + workers.waits;
   }
 
   void Drop(size_t i, const std::string& why) {

@@ -47,6 +47,7 @@ struct Measured {
   double system_ms = 0;
   double server_faults = 0;  // minor page faults a step
   double worker_faults = 0;
+  double waits = 0;  // voluntary context switches a step, all processes
 };
 
 struct ContestOptions {

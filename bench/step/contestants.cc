@@ -50,8 +50,12 @@ Status StartWorkers(const std::vector<std::string>& argv, const Surroundings& ar
 
 class EverstepContestant : public Contestant {
  public:
-  EverstepContestant(const Surroundings& around, const Cell& cell, const std::string& scheme, unsigned servers)
-      : around_(around), cell_(cell), scheme_(scheme), server_count_(servers), prefix_(NextPrefix()) {}
+  EverstepContestant(const Surroundings& around, const Cell& cell, const EverstepOptions& options)
+      : around_(around),
+        cell_(cell),
+        options_(options),
+        programs_(options.programs.empty() ? around.programs : options.programs),
+        prefix_(NextPrefix()) {}
   ~EverstepContestant() override {
     for (Child& child : children_) child.Quit();
     for (Process& server : servers_) (void)server.Signal(SIGTERM);
@@ -59,15 +63,17 @@ class EverstepContestant : public Contestant {
   }
 
   std::string name() const override {
-    return "everstep " + scheme_ + ", " + std::to_string(server_count_) + (server_count_ == 1 ? " server" : " servers");
+    std::string name = "everstep " + options_.scheme + ", " + std::to_string(options_.servers) + " srv";
+    if (options_.chunk_bytes > 0) name += ", " + std::to_string(options_.chunk_bytes >> 10) + "K";
+    return name + (options_.programs.empty() ? "" : ", other");
   }
   // Workers: model, gradient, what is pushed, what is pulled. Servers: a slot a worker, sum, state, three versions.
   uint64_t memory() const override { return cell_.bytes * (5 * cell_.workers + 6) + (uint64_t{256} << 20); }
 
   Status Start() override {
-    for (unsigned i = 0; i < server_count_; ++i) EVERSTEP_RETURN_IF_ERROR(StartServer(i));
-    return StartWorkers({around_.programs + "/everstep-bench-step", "--role", "worker", "--address", coordinator_},
-                        around_, cell_, prefix_, &children_);
+    for (unsigned i = 0; i < options_.servers; ++i) EVERSTEP_RETURN_IF_ERROR(StartServer(i));
+    return StartWorkers({programs_ + "/everstep-bench-step", "--role", "worker", "--address", coordinator_}, around_,
+                        cell_, prefix_, &children_);
   }
   Result<Duration> Run(uint64_t steps) override {
     Result<Duration> took = Child::RunAll(children_, steps);
@@ -88,15 +94,15 @@ class EverstepContestant : public Contestant {
 
   Status StartServer(unsigned i) {
     const std::string path = PathOf(i);
-    std::vector<std::string> argv{around_.programs + "/everstep-ps",
+    std::vector<std::string> argv{programs_ + "/everstep-ps",
                                   "--server-name",
                                   "ps" + std::to_string(i),
                                   "--listen",
-                                  scheme_ == "tcp" ? "tcp://127.0.0.1:0" : "ipc://" + path,
+                                  options_.scheme == "tcp" ? "tcp://127.0.0.1:0" : "ipc://" + path,
                                   "--address-file",
                                   path + ".address",
                                   "--no-progress"};
-    if (around_.server_threads > 0) argv.insert(argv.end(), {"--threads", std::to_string(around_.server_threads)});
+    if (options_.server_threads > 0) argv.insert(argv.end(), {"--threads", std::to_string(options_.server_threads)});
     if (i > 0) {
       argv.insert(argv.end(), {"--join", coordinator_});
     } else {
@@ -109,13 +115,13 @@ class EverstepContestant : public Contestant {
                                "--learning-rate", Number(kLearningRate),
                                "--workers",       workers + ":" + workers,
                                "--batch",         workers,
-                               "--servers",       std::to_string(server_count_),
-                               "--timeout-s",     "60"});
-      if (around_.chunk_bytes > 0) argv.insert(argv.end(), {"--chunk-bytes", std::to_string(around_.chunk_bytes)});
+                               "--servers",       std::to_string(options_.servers),
+                               "--timeout-s",     "600"});  // on a starved machine nobody shall be excluded
+      if (options_.chunk_bytes > 0) argv.insert(argv.end(), {"--chunk-bytes", std::to_string(options_.chunk_bytes)});
     }
-    Process::Options options;
-    options.output_path = options.error_path = path + ".log";
-    EVERSTEP_ASSIGN(Process server, Process::Start(argv, options));
+    Process::Options process;
+    process.output_path = process.error_path = path + ".log";
+    EVERSTEP_ASSIGN(Process server, Process::Start(argv, process));
     servers_.push_back(std::move(server));
     const Time deadline = SteadyNow() + kServerPatience;
     while (!FileExists(path + ".address")) {
@@ -132,8 +138,8 @@ class EverstepContestant : public Contestant {
 
   const Surroundings& around_;
   const Cell cell_;
-  const std::string scheme_;
-  const unsigned server_count_;
+  const EverstepOptions options_;
+  const std::string programs_;
   const std::string prefix_;
   std::string coordinator_;
   std::vector<Process> servers_;
@@ -252,9 +258,8 @@ class GlooContestant : public Contestant {
 
 }  // namespace
 
-std::unique_ptr<Contestant> MakeEverstep(const Surroundings& around, const Cell& cell, const std::string& scheme,
-                                         unsigned servers) {
-  return std::make_unique<EverstepContestant>(around, cell, scheme, servers);
+std::unique_ptr<Contestant> MakeEverstep(const Surroundings& around, const Cell& cell, const EverstepOptions& options) {
+  return std::make_unique<EverstepContestant>(around, cell, options);
 }
 
 std::unique_ptr<Contestant> MakeMemcpy(const Cell& cell, unsigned threads) {

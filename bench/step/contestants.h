@@ -11,15 +11,20 @@
 namespace everstep::bench {
 
 struct Surroundings {
-  std::string folder;           // for sockets and logs; short, because socket paths are
-  std::string programs;         // the folder of everstep-ps and of this binary
-  uint64_t chunk_bytes = 0;     // 0: the servers' default
-  unsigned server_threads = 0;  // 0: the servers' default
+  std::string folder;    // for sockets and logs; short, because socket paths are
+  std::string programs;  // the folder of everstep-ps and of this binary
 };
 
-// One Everstep job: `servers` everstep-ps and the cell's workers, over "tcp" or "ipc".
-std::unique_ptr<Contestant> MakeEverstep(const Surroundings& around, const Cell& cell, const std::string& scheme,
-                                         unsigned servers);
+struct EverstepOptions {
+  std::string scheme = "tcp";  // or "ipc"
+  unsigned servers = 1;
+  uint64_t chunk_bytes = 0;     // 0: the servers' default
+  unsigned server_threads = 0;  // 0: the servers' default
+  std::string programs;         // of another build, whose servers and workers are measured; empty: this one's
+};
+
+// One Everstep job: so many everstep-ps and the cell's workers.
+std::unique_ptr<Contestant> MakeEverstep(const Surroundings& around, const Cell& cell, const EverstepOptions& options);
 
 // memcpy of what a step moves between processes: each worker's bytes up and down, within this process.
 std::unique_ptr<Contestant> MakeMemcpy(const Cell& cell, unsigned threads);

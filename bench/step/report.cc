@@ -87,7 +87,7 @@ std::string CellTable(const CellResult& result) {
                              result.cell.workers == 1 ? "" : "s", rounds);
   text += Printed("  %-26s %9s %17s", "", "ms/step", "min .. max");
   for (const Reference& reference : kReferences) text += Printed(" %7s", reference.head);
-  text += Printed(" %8s %8s %15s\n", "cpu ms", "of it sys", "faults srv/wrk");
+  text += Printed(" %8s %9s %6s %15s\n", "cpu ms", "of it sys", "waits", "faults srv/wrk");
   for (const Measured& m : result.measured) {
     if (m.ms.empty()) {
       // Logs that explain it follow on lines of their own.
@@ -101,7 +101,7 @@ std::string CellTable(const CellResult& result) {
       const auto ratio = other == nullptr ? std::nullopt : Ratio(m, *other);
       text += ratio ? Printed(" %7.2f", *ratio) : Printed(" %7s", "-");
     }
-    text += Printed(" %8.3g %9.3g %15s\n", m.user_ms + m.system_ms, m.system_ms,
+    text += Printed(" %8.3g %9.3g %6.0f %15s\n", m.user_ms + m.system_ms, m.system_ms, m.waits,
                     Printed("%.0f/%.0f", m.server_faults, m.worker_faults).c_str());
   }
   return text;
@@ -128,6 +128,7 @@ std::string ToJson(const Machine& machine, const std::string& command, const std
         entry["steps_per_round"] = m.steps;
         entry["cpu_user_ms"] = m.user_ms;
         entry["cpu_system_ms"] = m.system_ms;
+        entry["waits"] = m.waits;
         entry["faults_servers"] = m.server_faults;
         entry["faults_workers"] = m.worker_faults;
         for (const Reference& reference : kReferences) {

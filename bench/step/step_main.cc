@@ -24,6 +24,9 @@ struct Options {
   std::vector<unsigned> workers{1, 2, 4};
   std::vector<unsigned> servers{1, 2};
   std::vector<std::string> schemes{"tcp", "ipc"};
+  std::vector<uint64_t> chunk_bytes{0};
+  unsigned server_threads = 0;
+  std::string against;
   bool quick = false;
   bool baselines = true;
   ContestOptions contest;
@@ -38,8 +41,20 @@ std::vector<std::unique_ptr<Contestant>> Contestants(const Options& options, con
     for (const char* kind : {"tcp", "unix"}) all.push_back(MakeSockets(options.around, cell, kind));
     all.push_back(MakeGloo(options.around, cell));
   }
+  EverstepOptions everstep;
+  everstep.server_threads = options.server_threads;
   for (const std::string& scheme : options.schemes) {
-    for (const unsigned servers : options.servers) all.push_back(MakeEverstep(options.around, cell, scheme, servers));
+    for (const unsigned servers : options.servers) {
+      for (const uint64_t chunk_bytes : options.chunk_bytes) {
+        everstep.scheme = scheme;
+        everstep.servers = servers;
+        everstep.chunk_bytes = chunk_bytes;
+        everstep.programs.clear();
+        all.push_back(MakeEverstep(options.around, cell, everstep));
+        everstep.programs = options.against;
+        if (!options.against.empty()) all.push_back(MakeEverstep(options.around, cell, everstep));
+      }
+    }
   }
   return all;
 }
@@ -102,8 +117,10 @@ int Main(int argc, char** argv) {
   app.add_option("--rounds", options.contest.rounds, "Turns of each contestant")->check(CLI::Range(1, 1000));
   app.add_option("--round-seconds", options.contest.round_seconds, "How long a turn should be; at least 3 steps")
       ->check(CLI::PositiveNumber);
-  app.add_option("--chunk-bytes", options.around.chunk_bytes, "Chunk size; 0: the default");
-  app.add_option("--server-threads", options.around.server_threads, "Threads of each server; 0: all cores");
+  app.add_option("--chunk-bytes", options.chunk_bytes, "Chunk sizes; 0: the default")->delimiter(',');
+  app.add_option("--server-threads", options.server_threads, "Threads of each server; 0: all cores");
+  app.add_option("--against", options.against, "Also measure the programs in this folder, of another build")
+      ->check(CLI::ExistingDirectory);
   app.add_flag("!--no-baselines", options.baselines, "Everstep alone");
   app.add_flag("--quick", options.quick, "1 and 16 MB, 2 rounds, unless given otherwise");
   app.add_option("--json", options.json_path, "Also write the JSON object to this file");

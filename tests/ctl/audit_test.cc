@@ -78,7 +78,7 @@ struct Records {
 };
 
 // Two epochs of 10 samples; the second worker of step 2 died, so its samples came in step 3.
-Records Good() {
+Records GoodRecords() {
   Records records;
   records.Step(0, {{0, 3}}, {{3, 6}}).Step(0, {{6, 8}}).Step(0, {{8, 10}});
   records.Step(1, {{0, 5}}, {{7, 10}}).Step(1, {{5, 7}});
@@ -93,7 +93,7 @@ void ExpectOnly(const Audit& audit, const std::string& defect) {
 }
 
 TEST(AuditTest, ACompleteJobIsProved) {
-  const Audit audit = Good().Examine(Ten());
+  const Audit audit = GoodRecords().Examine(Ten());
   EXPECT_TRUE(audit.ok()) << testing::PrintToString(audit.defects);
   EXPECT_EQ(audit.steps_committed, 5u);
   EXPECT_EQ(audit.contributions, 8u);
@@ -109,7 +109,7 @@ TEST(AuditTest, ACompleteJobIsProved) {
 }
 
 TEST(AuditTest, TheSizeOfTheDatasetIsTakenFromTheRecordsWhenNobodySaysIt) {
-  const Audit audit = Good().Examine();
+  const Audit audit = GoodRecords().Examine();
   EXPECT_TRUE(audit.ok());
   EXPECT_EQ(audit.dataset, 10u);
   EXPECT_EQ(audit.dataset_from, "records");
@@ -117,7 +117,7 @@ TEST(AuditTest, TheSizeOfTheDatasetIsTakenFromTheRecordsWhenNobodySaysIt) {
 }
 
 TEST(AuditTest, ASampleThatIsCommittedTwiceIsCounted) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.commits[3]["contributors"][0]["ranges"] = {{5, 8}, {8, 10}};  // 5, 6 and 7 again
   const Audit audit = records.Examine(Ten());
   ExpectOnly(audit, "3 samples of [5, 8) of epoch 0 were committed before");
@@ -127,7 +127,7 @@ TEST(AuditTest, ASampleThatIsCommittedTwiceIsCounted) {
 }
 
 TEST(AuditTest, ASampleThatTwoContributionsOfOneStepHoldIsCounted) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.commits[1]["contributors"][1]["ranges"] = {{2, 5}};
   const Audit audit = records.Examine(Ten());
   EXPECT_EQ(audit.samples_duplicated, 1u);
@@ -135,7 +135,7 @@ TEST(AuditTest, ASampleThatTwoContributionsOfOneStepHoldIsCounted) {
 }
 
 TEST(AuditTest, AMissingSampleIsNamed) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.commits[4]["contributors"][1]["ranges"] = {{8, 10}};
   records.commits[4]["contributors"][0]["weight"] = 5.0 / 7;
   records.commits[4]["contributors"][1]["weight"] = 2.0 / 7;
@@ -154,7 +154,7 @@ TEST(AuditTest, AnEpochsEndThatNobodyCommittedIsMissingOnlyIfTheSizeIsKnown) {
 }
 
 TEST(AuditTest, AWholeEpochThatIsAbsentIsMissing) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.job["epochs"] = 4;
   const Audit audit = records.Examine(Ten());
   ExpectOnly(audit, "2 epochs of 4 are not in the records at all");
@@ -162,7 +162,7 @@ TEST(AuditTest, AWholeEpochThatIsAbsentIsMissing) {
 }
 
 TEST(AuditTest, AnEpochTooManyIsADefect) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.Step(2, {{0, 10}});
   EXPECT_THAT(records.Examine(Ten()).defects, Contains(HasSubstr("epoch 2 was begun, the job has 2")));
 }
@@ -177,7 +177,7 @@ TEST(AuditTest, ANewEpochMustWaitForTheOldOnesEnd) {
 }
 
 TEST(AuditTest, APositionBeyondTheDatasetIsADefect) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.Step(1, {{10, 12}});
   const Audit audit = records.Examine(Ten());
   ExpectOnly(audit, "positions up to 12, the dataset has 10");
@@ -186,7 +186,7 @@ TEST(AuditTest, APositionBeyondTheDatasetIsADefect) {
 }
 
 TEST(AuditTest, AStepThatIsLeftOutIsSeen) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.commits.erase(records.commits.begin() + 2);
   const Audit audit = records.Examine(Ten());
   EXPECT_THAT(audit.defects, Contains(HasSubstr("step 3 follows step 1")));
@@ -195,7 +195,7 @@ TEST(AuditTest, AStepThatIsLeftOutIsSeen) {
 }
 
 TEST(AuditTest, AStepThatComesTwiceIsSeen) {
-  Records records = Good();
+  Records records = GoodRecords();
   std::vector<json> repeated(records.commits.begin(), records.commits.begin() + 2);
   repeated.insert(repeated.end(), records.commits.begin() + 1, records.commits.end());
   records.commits = std::move(repeated);
@@ -205,28 +205,28 @@ TEST(AuditTest, AStepThatComesTwiceIsSeen) {
 }
 
 TEST(AuditTest, AnotherHistoryInTheMiddleIsSeen) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.commits[3]["previous"] = Digest(99);
   ExpectOnly(records.Examine(Ten()), "step 3: the chain of digests is broken");
-  records = Good();
+  records = GoodRecords();
   records.commits[0]["previous"] = Digest(99);
   ExpectOnly(records.Examine(Ten()), "step 0: the chain of digests is broken");
-  records = Good();
+  records = GoodRecords();
   records.commits[5]["digest"] = "none";
   ExpectOnly(records.Examine(Ten()), "has no digests");
 }
 
 TEST(AuditTest, BallotsAndTimesDoNotGoBack) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.commits[2]["ballot"] = 2;
   EXPECT_EQ(records.Examine(Ten()).defects_found, 3u);
-  records = Good();
+  records = GoodRecords();
   records.commits[2]["committed_ms"] = 5000.0;
   EXPECT_EQ(records.Examine(Ten()).defects_found, 3u);
 }
 
 TEST(AuditTest, WeightsSumToOneAndFollowTheSamples) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.commits[1]["contributors"][0]["weight"] = 0.6;
   const Audit audit = records.Examine(Ten());
   EXPECT_EQ(audit.defects_found, 2u);
@@ -236,7 +236,7 @@ TEST(AuditTest, WeightsSumToOneAndFollowTheSamples) {
 }
 
 TEST(AuditTest, AsynchronousWeightsAreFreeAndOlderBasesAllowed) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.job["mode"] = "async";
   for (json& commit : records.commits) {
     if (commit["contributors"].size() > 1) commit["contributors"][0]["weight"] = 0.25;
@@ -248,16 +248,16 @@ TEST(AuditTest, AsynchronousWeightsAreFreeAndOlderBasesAllowed) {
 }
 
 TEST(AuditTest, InSyncAContributionIsOfItsStepAndOnlyOneOfEachWorker) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.commits[3]["contributors"][0]["base"] = 2;
   ExpectOnly(records.Examine(Ten()), "not based on its version");
-  records = Good();
+  records = GoodRecords();
   records.commits[1]["contributors"][1]["worker"] = "w1";
   ExpectOnly(records.Examine(Ten()), "two contributions of worker w1");
 }
 
 TEST(AuditTest, TheInitialisationHasNoSamples) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.commits[0]["contributors"][0]["ranges"] = {{0, 1}};
   EXPECT_THAT(records.Examine(Ten()).defects, Contains(HasSubstr("initialisation")));
 }
@@ -275,7 +275,7 @@ TEST(AuditTest, AJobMayEndByItsStepsInTheMiddleOfAnEpoch) {
 }
 
 TEST(AuditTest, AnUnfinishedJobMayLackTheRestButNoEarlierEpoch) {
-  Records records = Good();
+  Records records = GoodRecords();
   records.commits.pop_back();
   EXPECT_FALSE(records.Examine(Ten()).ok());
   AuditOptions unfinished = Ten();
@@ -306,20 +306,20 @@ TEST(AuditTest, GarbageIsADefectAndNeverACrash) {
         "{\"step\":6,\"contributors\":[{\"worker\":\"w\",\"weight\":1,\"epoch\":1,\"ranges\":[7,[1],[-1,2]]}]}",
         "{\"step\":6,\"contributors\":[{\"worker\":1,\"weight\":\"x\",\"epoch\":\"\",\"ranges\":{}}]}"}) {
     Auditor auditor(Ten());
-    auditor.Add(Good().job.dump());
-    for (const json& commit : Good().commits) auditor.Add(commit.dump());
+    auditor.Add(GoodRecords().job.dump());
+    for (const json& commit : GoodRecords().commits) auditor.Add(commit.dump());
     auditor.Add(line);
     EXPECT_FALSE(auditor.Finish().ok()) << line;
   }
   EXPECT_FALSE(Auditor({}).Finish().ok());
   Auditor no_job({});
-  no_job.Add(Good().commits[0].dump());
+  no_job.Add(GoodRecords().commits[0].dump());
   EXPECT_THAT(no_job.Finish().defects, Contains(HasSubstr("is this a commit-records file?")));
 }
 
 TEST(AuditTest, ManyDefectsAreCountedAndTheFirstOnesKept) {
   Auditor auditor({});
-  auditor.Add(Good().job.dump());
+  auditor.Add(GoodRecords().job.dump());
   for (int i = 0; i < 1000; ++i) auditor.Add("x");
   const Audit audit = auditor.Finish();
   EXPECT_EQ(audit.defects_found, 1001u);  // and no commit at all
@@ -327,7 +327,7 @@ TEST(AuditTest, ManyDefectsAreCountedAndTheFirstOnesKept) {
 }
 
 TEST(AuditTest, TheReportIsHeldAgainstTheRecords) {
-  Audit audit = Good().Examine(Ten());
+  Audit audit = GoodRecords().Examine(Ten());
   json report{{"uid", audit.uid}, {"steps_committed", 5}, {"samples_committed", 20}, {"digest", audit.digest}};
   CompareWithReport(report, &audit);
   EXPECT_TRUE(audit.ok());
@@ -340,8 +340,8 @@ TEST(AuditTest, AFileIsReadToItsEndAndACutOffLineIsSeen) {
   test::TempDir folder;
   const std::string path = folder / "records";
   std::ofstream file(path);
-  file << Good().job.dump() << "\n";
-  for (const json& commit : Good().commits) file << commit.dump() << "\n";
+  file << GoodRecords().job.dump() << "\n";
+  for (const json& commit : GoodRecords().commits) file << commit.dump() << "\n";
   file.flush();
   EXPECT_TRUE(AuditFile(path, Ten())->ok());
   file << "{\"step\":6,";

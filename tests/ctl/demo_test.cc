@@ -107,7 +107,7 @@ struct Evidence {
   json Demo() const { return DemoReport(notes, report, audit, commits); }
 };
 
-Evidence Good() {
+Evidence GoodEvidence() {
   Evidence e;
   e.notes = {
       1000, 1100, 9000, {{Act::kKill, "a", 2000, 0}, {Act::kFreeze, "f", 4000, 5000}, {Act::kJoin, "n", 6000, 0}},
@@ -128,7 +128,7 @@ Evidence Good() {
 }
 
 TEST(DemoReportTest, EachActIsMatchedWithItsNoticeAndTheNextCommit) {
-  const json demo = Good().Demo();
+  const json demo = GoodEvidence().Demo();
   EXPECT_THAT(Shortcomings(demo), IsEmpty());
   const json& events = demo["events"];
   ASSERT_EQ(events.size(), 3u);
@@ -152,22 +152,22 @@ TEST(DemoReportTest, EachActIsMatchedWithItsNoticeAndTheNextCommit) {
 }
 
 TEST(DemoReportTest, EveryShortcomingIsNamed) {
-  Evidence e = Good();
+  Evidence e = GoodEvidence();
   e.report["evaluation"]["accuracy"] = 0.79;
   EXPECT_THAT(Shortcomings(e.Demo()), Contains(HasSubstr("accuracy is 0.79")));
   e.report["evaluation"] = json::object();
   EXPECT_THAT(Shortcomings(e.Demo()), Contains(HasSubstr("no test accuracy")));
-  e = Good();
+  e = GoodEvidence();
   e.audit.defects_found = 1;
   e.audit.defects = {"sample 5 is missing"};
   EXPECT_THAT(Shortcomings(e.Demo()), Contains("audit: sample 5 is missing"));
-  e = Good();
+  e = GoodEvidence();
   e.notes.all_acts_seen = false;
   EXPECT_THAT(Shortcomings(e.Demo()), Contains(HasSubstr("before everything planned")));
-  e = Good();
+  e = GoodEvidence();
   e.report["events"].erase(0);
   EXPECT_THAT(Shortcomings(e.Demo()), Contains("kill of a: there is no detected_ms"));
-  e = Good();
+  e = GoodEvidence();
   e.commits.pop_back();
   EXPECT_THAT(Shortcomings(e.Demo()), Contains("join of n: there is no contributed_ms"));
   EXPECT_FALSE(Shortcomings(json()).empty());

@@ -11,6 +11,7 @@ endfunction()
 file(REMOVE_RECURSE ${WORK_DIR})
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${WORK_DIR}/installed)
 set(prefixes ${WORK_DIR}/installed ${TORCH_PREFIX})
+list(JOIN prefixes "\\;" prefixes)  # one argument, which run() must not take apart
 set(flags "")
 if(SANITIZE)
   set(flags -fsanitize=${SANITIZE})

@@ -69,9 +69,9 @@ TEST_F(ProcessTest, Case2NewLifeOfANameIsAdmittedAtOnceAndTheOldOneEnds) {
 
 TEST_F(ProcessTest, Case2KilledAndRestartedWithTheSameNameGoesOn) {
   StartServers(1, {"--epochs=1", "--batch=20"});
-  StartWorker("a", {"--dataset=2000", "--compute-ms=3"});
+  StartWorker("a", {"--dataset=2000", "--compute-ms=15"});
   for (int life = 0; life < 3; ++life) {
-    Program& b = StartWorker("b", {"--dataset=2000", "--compute-ms=3"});
+    Program& b = StartWorker("b", {"--dataset=2000", "--compute-ms=15"});
     Must(cluster.WaitFor("a step with b", [&](const json&) {
       const auto commits = cluster.commits();
       return !commits.empty() && commits.back().Names("b");
@@ -190,7 +190,7 @@ TEST_F(ProcessTest, Case7ServersThatNeverComeEndTheWaitWithWhoCame) {
 // A server that is only silent may come back; nothing is committed without it, and nothing is lost.
 TEST_F(ProcessTest, Case8FrozenServerStopsTheStepUntilItIsBack) {
   StartServers(2, {"--epochs=1", "--batch=20", "--timeout-s=5", "--replication=1"});
-  Program& a = StartWorker("a", {"--dataset=4000", "--compute-ms=2"});
+  Program& a = StartWorker("a", {"--dataset=4000", "--compute-ms=10"});
   Must(cluster.WaitForStep(5));
   cluster.server(1).Signal(SIGSTOP);
   Must(cluster.WaitFor("nothing to move for two leases", [last = json(), since = Time{}](const json& s) mutable {
@@ -207,9 +207,9 @@ TEST_F(ProcessTest, Case8FrozenServerStopsTheStepUntilItIsBack) {
 
 TEST_F(ProcessTest, Case10NothingDependsOnTheFirstWorker) {
   StartServers(1, {"--epochs=1", "--batch=20"});
-  Program& first = StartWorker("first", {"--dataset=4000", "--compute-ms=2"});
+  Program& first = StartWorker("first", {"--dataset=4000", "--compute-ms=10"});
   Must(cluster.WaitForReady(1));
-  Program& second = StartWorker("second", {"--dataset=4000", "--compute-ms=2"});
+  Program& second = StartWorker("second", {"--dataset=4000", "--compute-ms=10"});
   Must(cluster.WaitForReady(2));
   Must(cluster.WaitForStep(5));
   first.Kill();

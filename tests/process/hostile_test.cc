@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Schemes, HostileTest, testing::Values("tcp", "ipc"),
 // A stranger that speaks well and lies about being somebody else changes nothing.
 TEST_F(ProcessTest, Case39ForgedGoodbyesAndContributionsOfAMemberChangeNothing) {
   StartServers(1, {"--epochs=1", "--batch=40"});
-  StartWorker("a", {"--dataset=4000", "--compute-ms=3"});
+  StartWorker("a", {"--dataset=4000", "--compute-ms=10"});
   Must(cluster.WaitForStep(3));
   const JobUid job = Must(Probe::FindJob(cluster.address(), kPatience));
   const json member = Must(cluster.AskStatus()).at("members").at(0);

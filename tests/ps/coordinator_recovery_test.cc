@@ -296,7 +296,10 @@ TEST_F(CoordinatorRecovery, Case20_AfterTheLastStepTheNewCoordinatorFinishesTheJ
   Settle({a_});
   EXPECT_EQ(state(), State::kFinished);
   EXPECT_EQ(version(), 2u);
-  EXPECT_TRUE(mail_.TakeOne<Finish>(a_.peer)->evaluate);
+  // Said again with every heartbeat: the worker may have missed it.
+  const std::vector<Finish> finishes = mail_.Take<Finish>(a_.peer);
+  ASSERT_FALSE(finishes.empty());
+  EXPECT_TRUE(finishes.back().evaluate);
 }
 
 TEST_F(CoordinatorRecovery, Case10_ManyDeathsInARow) {

@@ -101,7 +101,7 @@ void MemberChecker::CheckAllIn(const Node& coordinator, const Office& office, co
                  " workers were given work")) {
     return;
   }
-  bool all = true;
+  size_t missing_count = 0;
   std::string missing;
   const auto grants = office.granted.find(seal.id.step);
   if (grants != office.granted.end()) {
@@ -111,18 +111,19 @@ void MemberChecker::CheckAllIn(const Node& coordinator, const Office& office, co
           std::any_of(seal.contributors.begin(), seal.contributors.end(),
                       [&, &w = worker, &l = lease](const Contribution& c) { return c.worker == w && c.lease.id == l; });
       if (in) continue;
-      all = false;
+      ++missing_count;
       missing = Short(worker);
     }
   }
-  if (all) return;
+  if (missing_count == 0) return;
   if (!Check(job.quorum < 1, "P5",
              step + " was sealed without " + missing + ", a live member that was given work for it"))
     return;
   Time first = Time::Never();
   for (const Contribution& c : seal.contributors) first = std::min(first, arrived_.at(ChainChecker::KeyOf(c)).whole_at);
-  Check(count >= std::ceil(job.quorum * static_cast<double>(given) - 1e-9) && world_.now() >= first + job.grace, "P5",
-        step + " was sealed before its quorum and grace");
+  Check(count >= std::ceil(job.quorum * static_cast<double>(count + missing_count) - 1e-9) &&
+            world_.now() >= first + job.grace,
+        "P5", step + " was sealed before its quorum and grace");
 }
 
 void MemberChecker::CheckGrant(const Node& coordinator, Office& office, const Grant& grant) {
