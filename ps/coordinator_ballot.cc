@@ -103,6 +103,7 @@ void Coordinator::MaybeDecide(Time now) {
     if (p.version < newest) behind.insert(server.id);
   }
   if (leader == nullptr) return;
+  confirming_.reset();  // the promises say who has applied what
   // (a) Somebody applied the seal that made the newest version: it is a fact, for everybody.
   if (leader->applied) {
     const Seal made = *leader->applied;
