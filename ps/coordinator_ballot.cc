@@ -106,6 +106,7 @@ void Coordinator::MaybeDecide(Time now) {
   if (leader == nullptr) return;
   if (restore_) Note(now, "restored", options_.spec.name, "version " + ToString(newest) + " is on every server");
   restore_.reset();
+  confirming_.reset();  // the promises say who has applied what
   // (a) Somebody applied the seal that made the newest version: it is a fact, for everybody.
   if (leader->applied) {
     const Seal made = *leader->applied;

@@ -152,6 +152,18 @@ TEST_F(CoordinatorServers, NothingMovesWhileACommitIsUnconfirmed) {
   EXPECT_EQ(state(), State::kOpen);
 }
 
+// A commit that a lost server never confirmed must not keep the others from moving chunks, or from ending.
+TEST_F(CoordinatorServers, ALostServersConfirmationIsNotWaitedFor) {
+  StartWith(3);
+  servers_[2].applies = false;
+  RunStep();
+  Close(servers_[2].peer);
+  now_ = now_ + std::chrono::milliseconds(60);
+  Tick();
+  for (int i = 0; i < 5 && AnswerMoves() > 0; ++i) Pass(job_.heartbeat(), {a_});
+  for (const auto& holders : coordinator_->map()->replicas) EXPECT_EQ(holders.size(), 2u);
+}
+
 TEST_F(CoordinatorServers, TheCopyIsMadeAgainWhenThereIsAServerForIt) {
   StartWith(3);
   Close(servers_[2].peer);
