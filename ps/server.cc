@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "ps/probe.h"
 #include "ps/report.h"
 #include "schema/codec.h"
 
@@ -15,6 +16,8 @@ constexpr PeerId kLocalPeer{1};
 constexpr Duration kConnectDeadline = std::chrono::seconds(2);
 // While the coordinator is looked for, or might fall silent, it is a matter of tenths of a second.
 constexpr Duration kWatchEvery = std::chrono::milliseconds(50);
+// At the start, for the servers of an earlier life to say that they still hold the job.
+constexpr Duration kProbePatience = std::chrono::seconds(2);
 
 bool IsForReplica(const Body& body) {
   return std::holds_alternative<Push>(body) || std::holds_alternative<Pull>(body) ||
@@ -113,10 +116,13 @@ Status Server::StartCoordinator() {
     EVERSTEP_ASSIGN(record, OpenRecord(options_.job->name));
     EVERSTEP_ASSIGN(std::optional<Configuration> found, record->Read());
     if (found && !options_.allow_fresh) {
-      // Whoever was at this address is gone; others may still hold copies of everything.
-      std::set<ServerId> gone;
+      // Whoever was at this address is gone, and this process holds nothing; others may still have copies of
+      // everything.
+      Configuration others = *found;
+      std::erase_if(others.map.servers, [&](const ServerEntry& server) { return server.address == address_; });
+      std::set<ServerId> gone = ServersThatAreGone(others, kProbePatience);
       for (const ServerEntry& server : found->map.servers) {
-        if (server.address == address_ || found->map.servers.size() == 1) gone.insert(server.id);
+        if (server.address == address_) gone.insert(server.id);
       }
       if (WithoutServers(found->map, gone)) {
         if (found->holder_address == address_) return TakeOffice(SteadyNow(), *found);

@@ -108,5 +108,33 @@ TEST_F(ServersTest, ACoordinatorThatIsStartedAgainGoesOnFromTheOthersCopies) {
   EXPECT_EQ(Must(second.Wait()), 0) << second.log();
 }
 
+// A power cut: the record names servers that hold nothing any more. The newest checkpoint does.
+TEST_F(ServersTest, Case31AllServersKilledAtOnceGoOnFromTheCheckpoint) {
+  const Flags both{"--state=" + cluster.path("state"), "--checkpoints=" + cluster.path("ckpt"), "--checkpoint-every=10",
+                   "--no-progress"};
+  Flags first{"--epochs=1",  "--batch=40",         "--learning-rate=0.3", "--momentum=0.9",
+              "--servers=2", "--chunk-bytes=1024", "--timeout-s=10"};
+  first.insert(first.end(), both.begin(), both.end());
+  Must(cluster.StartServer(first));
+  Must(cluster.WaitForAddress(0));
+  Flags second = both;
+  second.push_back("--join=" + cluster.address(0));
+  Must(cluster.StartServer(second));
+  Must(cluster.WaitForAddress(1));
+  next_ = 2;
+  Program& a = StartModelWorker("a");
+  Must(cluster.WaitForStep(30));
+  Must(cluster.WaitFor("a checkpoint", [](const json& s) { return !EventsOf(s, "checkpoint").empty(); }));
+  for (size_t i : {0, 1}) cluster.server(i).Kill();
+  first.insert(first.end(), {"--listen=" + cluster.address(0), "--records=" + cluster.path("records.jsonl")});
+  second.push_back("--listen=" + cluster.address(1));
+  Program& again0 = *Must(cluster.Start("ps0-again", "everstep-ps", first));
+  Program& again1 = *Must(cluster.Start("ps1-again", "everstep-ps", second));
+  ExpectSameAsUndisturbed(a);
+  EXPECT_EQ(Must(again0.Wait()), 0) << again0.log();
+  EXPECT_EQ(Must(again1.Wait()), 0) << again1.log();
+  EXPECT_THAT(again0.log(), HasSubstr("resuming job"));
+}
+
 }  // namespace
 }  // namespace everstep::test
