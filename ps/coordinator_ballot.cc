@@ -89,10 +89,11 @@ void Coordinator::Handle(Time now, PeerId from, const Promised& m, Ballot ballot
 // Rule R4: only when every replica of the map has promised. Rule R5: the three cases.
 void Coordinator::MaybeDecide(Time now) {
   Version newest;
-  for (const Server& server : servers_) {
-    if (!InMap(server)) continue;
-    if (!server.promise && !EVERSTEP_PLANTED("decide-early")) return;
-    if (server.promise) newest = std::max(newest, server.promise->version);
+  for (const ServerEntry& entry : map_->servers) {
+    const Server* server = FindServer(entry.id);
+    const bool answered = server != nullptr && server->promise;
+    if (!answered && !EVERSTEP_PLANTED("decide-early")) return;
+    if (answered) newest = std::max(newest, server->promise->version);
   }
   std::set<ServerId> behind;
   const Promised* leader = nullptr;
