@@ -167,6 +167,15 @@ void Coordinator::Open(Time now) {
       if (restarted_) awaited_.insert(c.worker);
     }
   }
+  // What was whole on a server that is lost, or on the former primary of what moved, is whole no more; of a worker that
+  // is gone nobody can push it again.
+  for (auto it = departed_.begin(); it != departed_.end();) {
+    const bool whole = std::any_of(staged_.begin(), staged_.end(), [&](const StagedEntry& entry) {
+      return entry.whole && entry.contribution.lease.id == it->first;
+    });
+    if (!whole) ledger_->Return(it->second);
+    it = whole ? std::next(it) : departed_.erase(it);
+  }
   if (restarted_ && version_.value > 0) {
     if (settle_at_ == Time::Never()) settle_at_ = now + options_.spec.lease();
   } else {
