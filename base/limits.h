@@ -32,8 +32,8 @@ inline constexpr size_t kMaxObservers = 64;
 inline constexpr size_t kMaxPendingConnections = 1024;
 
 // Shards.
-inline constexpr size_t kMaxStateArrays = 8;               // optimizer state of one chunk
-inline constexpr size_t kMoveBatchBytes = 16u << 20;       // copied to new holders between two steps
+inline constexpr size_t kMaxStateArrays = 8;          // optimizer state of one chunk
+inline constexpr size_t kMoveBatchBytes = 16u << 20;  // copied to new holders between two steps
 inline constexpr size_t kMaxTensors = 1u << 20;
 inline constexpr size_t kMaxSlots = 2 * kMaxMembers;  // staged contributions that one server keeps
 inline constexpr size_t kMaxWaitingPulls = 2 * kMaxMembers;

@@ -1,5 +1,6 @@
-// Asks servers how a job is doing, and tells them what an operator wants, as an observer: never counted as a member. One connection at a time, kept between
-// questions and opened anew when it breaks; one background thread. Belongs to one thread.
+// Asks servers how a job is doing, and tells them what an operator wants, as an observer: never counted as a member.
+// One connection at a time, kept between questions and opened anew when it breaks; one background thread. Belongs to
+// one thread.
 #pragma once
 
 #include <condition_variable>

@@ -68,8 +68,8 @@ Result<Configuration> Parse(std::string_view text) {
   if (promise == nullptr || holder == nullptr || !text.empty())
     return Status(Code::kCorrupt, "it is not a configuration record");
   EVERSTEP_RETURN_IF_ERROR(Validate(promise->spec, promise->map.chunk_bytes));
-  return Configuration{first.ballot,  first.job,     holder->incarnation,  holder->address,
-                       promise->map,  promise->spec, holder->dataset_size};
+  return Configuration{first.ballot, first.job,     holder->incarnation, holder->address,
+                       promise->map, promise->spec, holder->dataset_size};
 }
 
 class FileRecord : public ConfigRecord {

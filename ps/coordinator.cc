@@ -139,7 +139,8 @@ void Coordinator::Retransmit() {
   }
   if (sealed_) {
     for (Server& server : servers_) {
-      if (!sealed_->prepared.contains(server.id) && InMap(server)) Send(server.peer, SealStep{sealed_->seal, sealed_->collapsed});
+      if (!sealed_->prepared.contains(server.id) && InMap(server))
+        Send(server.peer, SealStep{sealed_->seal, sealed_->collapsed});
     }
   }
 }

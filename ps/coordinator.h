@@ -27,9 +27,9 @@
 
 namespace everstep {
 
-// What the coordinator did, for operators and reports. Kinds: server-joined, server-lost, server-draining, server-drained,
-// replica-diverged, moved, worker-joined, worker-ready, worker-left, worker-lost, worker-fenced, worker-refused, contribution-refused, paused, resumed, ballot, finished,
-// failed.
+// What the coordinator did, for operators and reports. Kinds: server-joined, server-lost, server-draining,
+// server-drained, replica-diverged, moved, worker-joined, worker-ready, worker-left, worker-lost, worker-fenced,
+// worker-refused, contribution-refused, paused, resumed, ballot, finished, failed.
 struct Event {
   Time at;
   std::string kind;
@@ -56,7 +56,8 @@ class Coordinator {
     JobSpec spec;
     Incarnation holder;
     std::string address;  // of this process's server: who coordinates is found there
-    // The record found at start: recover the job that it describes. Servers known to be dead may be left out of its map.
+    // The record found at start: recover the job that it describes. Servers known to be dead may be left out of its
+    // map.
     std::optional<Configuration> found;
   };
 
@@ -304,10 +305,10 @@ class Coordinator {
   std::optional<ShardMap> map_;
   std::optional<Proposal> proposal_;
   bool proposing_ = false;
-  Proposal asked_;  // the newest proposal, to be asked again when its outcome is unknown
-  bool giving_up_ = false;  // a server is lost: the job fails once the record has been changed
-  bool restarted_ = false;  // rebuilt from a record: members must find their way back first
-  bool adopted_ = false;    // ... and the version that was found has been taken over
+  Proposal asked_;              // the newest proposal, to be asked again when its outcome is unknown
+  bool giving_up_ = false;      // a server is lost: the job fails once the record has been changed
+  bool restarted_ = false;      // rebuilt from a record: members must find their way back first
+  bool adopted_ = false;        // ... and the version that was found has been taken over
   std::set<WorkerId> awaited_;  // of these it is known that they were members
   std::set<Incarnation> removed_servers_;
   Time last_tick_;

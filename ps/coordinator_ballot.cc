@@ -14,8 +14,8 @@ void Coordinator::MaybeFormMap(Time now) {
   if (std::any_of(servers_.begin(), servers_.end(), [](const Server& s) { return s.peer == PeerId{}; })) return;
   std::vector<ServerEntry> entries;
   for (const Server& server : servers_) entries.push_back({server.id, server.incarnation, server.address});
-  map_ = InitialMap({1}, *layout_, options_.spec.chunk_bytes, std::move(entries),
-                    options_.spec.Copies(servers_.size()));
+  map_ =
+      InitialMap({1}, *layout_, options_.spec.chunk_bytes, std::move(entries), options_.spec.Copies(servers_.size()));
   NewBallot(now, "the job starts");
 }
 
@@ -202,9 +202,9 @@ void Coordinator::AdoptClaim(Member& member) {
   if (claimed.version == version_ && ledger_->Adopt(claimed.lease).ok()) member.work = claimed;
 }
 
-// A restarted coordinator knew nobody. When they are back, or after a lease's time, it takes stock: members that came back keep the work they
-// claim, what else is whole keeps its samples, and only then new work is given out. Parts that nobody claims are left
-// over from work that was given up.
+// A restarted coordinator knew nobody. When they are back, or after a lease's time, it takes stock: members that came
+// back keep the work they claim, what else is whole keeps its samples, and only then new work is given out. Parts that
+// nobody claims are left over from work that was given up.
 void Coordinator::Settle(Time now) {
   settle_at_ = Time::Never();
   if (state_ != State::kOpen) {

@@ -16,7 +16,8 @@ constexpr Duration kRateWindow = std::chrono::seconds(5);
 
 bool IsWarning(const std::string& kind) {
   return kind == "worker-lost" || kind == "worker-fenced" || kind == "server-lost" || kind == "contribution-refused" ||
-         kind == "paused" || kind == "worker-refused" || kind == "server-refused" || kind == "replica-diverged" || kind == "move-failed";
+         kind == "paused" || kind == "worker-refused" || kind == "server-refused" || kind == "replica-diverged" ||
+         kind == "move-failed";
 }
 
 }  // namespace

@@ -86,8 +86,8 @@ void Coordinator::EndMove(Time now) {
   counters_.moved_bytes += plan.bytes;
   moved_at_ = version_;
   next_move_at_ = now + took * kRestFactor;
-  const std::string what = std::to_string(plan.copies.size()) + " chunks, " + std::to_string(plan.bytes) + " bytes in " +
-                           std::to_string(static_cast<int>(Milliseconds(took))) + " ms";
+  const std::string what = std::to_string(plan.copies.size()) + " chunks, " + std::to_string(plan.bytes) +
+                           " bytes in " + std::to_string(static_cast<int>(Milliseconds(took))) + " ms";
   Note(now, "moved", options_.spec.name, what);
   NewBallot(now, "chunks have new holders", plan.next);
 }
@@ -105,8 +105,9 @@ void Coordinator::ExpireMove(Time now) {
   if (!moving_ || now - moving_->began <= job.timeout) return;
   std::string names;
   for (const auto& [id, chunks] : moving_->waiting) names += (names.empty() ? "" : ", ") + FindServer(id)->name;
-  Note(now, "move-failed", names, "it did not get its chunks within " +
-                                      std::to_string(static_cast<int>(Seconds(job.timeout))) + " s; tried again later");
+  Note(now, "move-failed", names,
+       "it did not get its chunks within " + std::to_string(static_cast<int>(Seconds(job.timeout))) +
+           " s; tried again later");
   CancelMove(now, job.progress_deadline());
 }
 

@@ -208,7 +208,8 @@ Status Coordinator::DrainServer(Time now, Server* server, const ControlRequest& 
     return {Code::kInvalidArgument, server->name + " hosts the coordinator; it cannot be drained while it does"};
   }
   if (others == 0) {
-    return {Code::kInvalidArgument, server->name + " is the last server; what it holds has nowhere to go. Start another " +
+    return {Code::kInvalidArgument, server->name +
+                                        " is the last server; what it holds has nowhere to go. Start another " +
                                         "with everstep-ps --join first"};
   }
   if (!m.target.empty() && others < options_.spec.replication) {

@@ -137,7 +137,8 @@ void Coordinator::Handle(Time now, PeerId from, const Staged& m, Ballot ballot) 
   const Server* server = FindServerByPeer(from);
   // Rule R7: a contribution counts only as announced at this ballot.
   if (server == nullptr || server->id != m.server || ballot != ballot_ || !InMap(*server)) return;
-  if (state_ == State::kOpen || state_ == State::kSealed || state_ == State::kMoving) Stage(now, m.server, m.contribution);
+  if (state_ == State::kOpen || state_ == State::kSealed || state_ == State::kMoving)
+    Stage(now, m.server, m.contribution);
 }
 
 void Coordinator::Stage(Time now, ServerId server, const Contribution& contribution) {

@@ -81,7 +81,8 @@ class Planner {
   void Repair(size_t chunk) {
     Holders& holders = holders_[chunk];
     const auto leaves = [&](ServerId id) { return draining_.contains(id); };
-    auto staying = static_cast<size_t>(std::count_if(holders.begin(), holders.end(), [&](ServerId id) { return !leaves(id); }));
+    auto staying =
+        static_cast<size_t>(std::count_if(holders.begin(), holders.end(), [&](ServerId id) { return !leaves(id); }));
     while (staying < replicas_) {
       const std::optional<ServerId> to = Target(holders);
       if (!to || out_of_budget_ || !Copy(chunk, *to)) return;

@@ -12,8 +12,8 @@
 // With copies (replication over 1) a primary sends each sum to the chunk's backups too, and a replica is PREPARED only
 // when it holds the seal and the sums of all its chunks, its own and those it backs up; the commit applies them all.
 //
-// Where things are: replica.cc (dispatch, promises, staging, commits, reading), replica_sums.cc (sums and their copies),
-// replica_copy.cc (links to other servers, chunks that move).
+// Where things are: replica.cc (dispatch, promises, staging, commits, reading), replica_sums.cc (sums and their
+// copies), replica_copy.cc (links to other servers, chunks that move).
 //
 // Nothing blocks: sums, updates and copies are effects (SumWork, ApplyWork, ExportWork, ImportWork) whose results come
 // back through OnSummed, OnApplied, OnExported and OnImported.
@@ -61,7 +61,7 @@ struct ApplyWork {
 };
 struct ApplyResult {
   SealId seal;
-  std::vector<Buffer> parameters;  // per chunk, of the version after
+  std::vector<Buffer> parameters;   // per chunk, of the version after
   std::vector<uint64_t> checksums;  // when wanted
 };
 // A chunk as it is after the newest update: parameters, then the optimizer's arrays, end to end.
@@ -295,7 +295,7 @@ class Replica {
   std::map<SlotKey, Slot> slots_;
   std::set<SlotKey> done_;  // committed contributions that could still be pushed once more
   std::optional<Seal> summing_;
-  bool collapsed_ = false;  // of the seal being summed
+  bool collapsed_ = false;           // of the seal being summed
   std::optional<Record> gathering_;  // own sums are here, those of other primaries are still coming
   Time gathering_since_;
   std::map<SealId, std::map<ChunkId, EarlySum>> early_;

@@ -44,8 +44,8 @@ void ReplicaHost::RunSum(SumWork work) {
 void ReplicaHost::RunApply(ApplyWork work) {
   compute_.loop().Post([this, &math = Math(), alive = alive_, work = std::make_shared<ApplyWork>(std::move(work))] {
     const size_t count = work->chunks.size();
-    auto result = std::make_shared<ApplyResult>(ApplyResult{
-        work->seal, std::vector<Buffer>(count), std::vector<uint64_t>(work->check ? count : 0)});
+    auto result = std::make_shared<ApplyResult>(
+        ApplyResult{work->seal, std::vector<Buffer>(count), std::vector<uint64_t>(work->check ? count : 0)});
     const kernels::ApplyOptions options{work->learning_rate, work->scale, work->update};
     kernels::ForEachChunk(count, [&](size_t i) {
       result->parameters[i] = math.Apply(work->chunks[i], work->parameters[i], work->sums[i], options);

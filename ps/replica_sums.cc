@@ -71,7 +71,8 @@ void Replica::OnSummed(Time now, SumResult result) {
   }
   for (ChunkId chunk : primary_chunks_) {
     const auto& holders = map_->replicas[chunk.value];
-    for (size_t k = 1; k < holders.size(); ++k) SendSum(LinkTo(now, map_->servers[holders[k]]).peer, *gathering_, chunk);
+    for (size_t k = 1; k < holders.size(); ++k)
+      SendSum(LinkTo(now, map_->servers[holders[k]]).peer, *gathering_, chunk);
   }
   TakeEarlySums();
   MaybePrepared(now);

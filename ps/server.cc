@@ -321,7 +321,8 @@ void Server::CheckEnd(Time now) {
   if (stopping_ && coordinator_lost_ != Time::Never() && now - coordinator_lost_ > core.job_spec()->lease()) {
     return End({Code::kCancelled, "stopped on request; nobody coordinates"});
   }
-  if (stopping_ && now > stop_by_) return End({Code::kCancelled, "stopped on request; it could not be emptied in time"});
+  if (stopping_ && now > stop_by_)
+    return End({Code::kCancelled, "stopped on request; it could not be emptied in time"});
   if (core.failure() && core.failure()->code() == Code::kFenced) {
     if (stopping_) return End(Status::Ok());
     if (standing_down_) return;

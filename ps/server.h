@@ -45,8 +45,8 @@ class Server {
   ~Server();
 
   const std::string& address() const { return address_; }
-  // Asks for an orderly end: a coordinating server fails the job, any other is emptied first and then ends. Asked again,
-  // it just stops. Loop thread.
+  // Asks for an orderly end: a coordinating server fails the job, any other is emptied first and then ends. Asked
+  // again, it just stops. Loop thread.
   void RequestStop();
   // How it ended, once the loop was stopped by this server.
   const Status& outcome() const { return outcome_; }
@@ -107,14 +107,14 @@ class Server {
   Time coordinator_lost_ = Time::Never();
   Duration backoff_{0};
   std::optional<Loop::TimerId> seek_;
-  std::string hint_;                   // where somebody said that the coordinator is
+  std::string hint_;  // where somebody said that the coordinator is
   size_t next_candidate_ = 0;
   std::set<std::string> unreachable_;  // since the coordinator was lost
   Time office_at_;                     // not before this is taking office tried again
   Time watch_at_;
   bool reading_record_ = false;
   bool standing_down_ = false;
-  bool kept_records_ = false;  // this process has written to its records file before
+  bool kept_records_ = false;           // this process has written to its records file before
   std::optional<Configuration> found_;  // at the start: this server's earlier life coordinated
   bool stopping_ = false;
   Time stop_by_ = Time::Never();

@@ -287,6 +287,8 @@ void Session::Handle(Time, const everstep::Grant& m) {
   if (m.worker != id_ || (grant_ && m.number <= grant_->number)) return;
   grant_ = m;
   voided_ = {};
+  // The grant before may have been for a version that a dropped seal would have made; it need not come ever.
+  if (pulling_ > held_ && m.version < pulling_ && !exact_) pulling_ = held_;
   // Newer work means that the old is decided: sealed, or given to somebody else. What was contributed is kept until the
   // next version is here all the same, because a seal may still be dropped (rule R14).
   // Work for the same version means that the old contribution is void.

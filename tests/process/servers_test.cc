@@ -17,8 +17,13 @@ class ServersTest : public ProcessTest {
  protected:
   // All may take office: they share the folder of the record.
   void StartReplicated(size_t count, Flags more = {"--timeout-s=10"}) {
-    Flags job{"--epochs=1",   "--batch=40",      "--learning-rate=0.3",
-              "--momentum=0.9", "--chunk-bytes=1024", "--no-progress", "--state=" + cluster.path("state"),
+    Flags job{"--epochs=1",
+              "--batch=40",
+              "--learning-rate=0.3",
+              "--momentum=0.9",
+              "--chunk-bytes=1024",
+              "--no-progress",
+              "--state=" + cluster.path("state"),
               "--servers=" + std::to_string(count)};
     job.insert(job.end(), more.begin(), more.end());
     Must(cluster.StartServer(job));
@@ -27,10 +32,9 @@ class ServersTest : public ProcessTest {
   }
   Program& JoinServer(std::optional<std::string> address = {}) {
     const std::string name = "ps" + std::to_string(next_++);
-    Program* server = Must(cluster.StartServer({"--join=" + address.value_or(cluster.address(0)),
-                                                "--state=" + cluster.path("state"), "--no-progress",
-                                                "--records=" + cluster.path(name + ".jsonl"),
-                                                "--report=" + cluster.path(name + ".json")}));
+    Program* server = Must(cluster.StartServer(
+        {"--join=" + address.value_or(cluster.address(0)), "--state=" + cluster.path("state"), "--no-progress",
+         "--records=" + cluster.path(name + ".jsonl"), "--report=" + cluster.path(name + ".json")}));
     Must(cluster.WaitForAddress(next_ - 1));
     return *server;
   }
@@ -161,8 +165,9 @@ TEST_F(ServersTest, ADrainThatLeavesTooFewIsRefused) {
 
 // The coordinating server is started again at the same address before anybody else may take office.
 TEST_F(ServersTest, ACoordinatorThatIsStartedAgainGoesOnFromTheOthersCopies) {
-  const Flags job{"--epochs=1",       "--batch=40",     "--learning-rate=0.3", "--momentum=0.9", "--chunk-bytes=1024",
-                  "--timeout-s=10",   "--no-progress",  "--servers=2",         "--state=" + cluster.path("state")};
+  const Flags job{"--epochs=1",     "--batch=40",         "--learning-rate=0.3",
+                  "--momentum=0.9", "--chunk-bytes=1024", "--timeout-s=10",
+                  "--no-progress",  "--servers=2",        "--state=" + cluster.path("state")};
   Must(cluster.StartServer(job));
   Must(cluster.WaitForAddress(0));
   Must(cluster.StartServer({"--join=" + cluster.address(0)}));  // it has no --state: it cannot take office

@@ -1,4 +1,5 @@
-// Where chunks go when servers come, go and die: enough copies, few bytes, balance, an end. Random jobs print their seed.
+// Where chunks go when servers come, go and die: enough copies, few bytes, balance, an end. Random jobs print their
+// seed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -100,7 +101,8 @@ TEST(Rebalancer, ANewServerGetsItsShareAndNoMore) {
   EXPECT_LE(moved, least + least / 10);
   ExpectBalanced(map, *layout, 4);
   const auto primaries = Loads(map, *layout, true);
-  for (const auto& [id, bytes] : primaries) EXPECT_NEAR(static_cast<double>(bytes), 30.0 * kChunkBytes, 3.0 * kChunkBytes);
+  for (const auto& [id, bytes] : primaries)
+    EXPECT_NEAR(static_cast<double>(bytes), 30.0 * kChunkBytes, 3.0 * kChunkBytes);
 }
 
 TEST(Rebalancer, ADrainedServerGivesWhatItHoldsAndLittleElseMoves) {

@@ -1,4 +1,5 @@
-// A replica with copies: whose sums it takes and when it is prepared; chunks that it gives to others and gets from them.
+// A replica with copies: whose sums it takes and when it is prepared; chunks that it gives to others and gets from
+// them.
 #include <gtest/gtest.h>
 
 #include "tests/ps/replica_testing.h"
@@ -119,10 +120,10 @@ TEST_F(ReplicaCopies, ASumOfTheStepAfterTheOneBeingAppliedWaits) {
 TEST_F(ReplicaCopies, OnlyThePrimarysOwnLifeIsBelieved) {
   StartBoth();
   const Seal seal = SealHere();
-  Sum(seal, 2, 0.5f, {999});             // trace T8: another life
-  Sum(seal, 2, 0.5f, kOtherLife, 0);     // another server
-  Sum(seal, 0, 0.5f);                    // not its chunk
-  Seal other = seal;                     // trace T7: another seal of the step
+  Sum(seal, 2, 0.5f, {999});          // trace T8: another life
+  Sum(seal, 2, 0.5f, kOtherLife, 0);  // another server
+  Sum(seal, 0, 0.5f);                 // not its chunk
+  Seal other = seal;                  // trace T7: another seal of the step
   other.weights = {0.5};
   other.digest = SealDigest(other);
   Sum(other, 2, 0.5f);

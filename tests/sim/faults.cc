@@ -298,8 +298,8 @@ void Faults::CrashServer() {
   ServerNode* server = AnyServer();
   if (cluster_.scenario().story == Story::kReplicas) {
     Coordinator* core = cluster_.coordinator().core();
-    const bool steady = core != nullptr && core->map() && cluster_.record().record() &&
-                        *core->map() == cluster_.record().record()->map;
+    const bool steady =
+        core != nullptr && core->map() && cluster_.record().record() && *core->map() == cluster_.record().record()->map;
     if (server == nullptr || !steady || !ServersCalm() || !cluster_.CanLose(*server)) return;
     Count("servers killed");
     const Duration lease = cluster_.job().lease();

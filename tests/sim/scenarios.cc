@@ -191,11 +191,10 @@ Scenario MakeScenario(uint64_t seed) {
 std::string Describe(const Scenario& s) {
   const JobSpec& job = s.job;
   std::string text = std::string(Name(s.story)) + ": " + std::string(Name(job.mode)) + ", " +
-                     std::to_string(job.servers) + " servers, replication " +
-                     std::to_string(job.replication) + ", " + std::to_string(s.workers) + " workers (at least " +
-                     std::to_string(job.min_workers) + "), " + std::to_string(s.dataset_size) + " samples, batch " +
-                     std::to_string(job.batch) + ", epochs " + std::to_string(job.epochs) + ", max-steps " +
-                     std::to_string(job.max_steps) + ", timeout " +
+                     std::to_string(job.servers) + " servers, replication " + std::to_string(job.replication) + ", " +
+                     std::to_string(s.workers) + " workers (at least " + std::to_string(job.min_workers) + "), " +
+                     std::to_string(s.dataset_size) + " samples, batch " + std::to_string(job.batch) + ", epochs " +
+                     std::to_string(job.epochs) + ", max-steps " + std::to_string(job.max_steps) + ", timeout " +
                      std::to_string(static_cast<int>(Milliseconds(job.timeout))) + " ms, model of " +
                      std::to_string(s.spec.bytes()) + " bytes in chunks of " + std::to_string(job.chunk_bytes);
   if (job.quorum < 1) text += ", quorum " + std::to_string(job.quorum);

@@ -228,7 +228,8 @@ Body ForgeBody(size_t kind, Random& random) {
       StatusReply{"{" + text},
       ReplicateSum{server, {random.Next()}, seal, {random.Next()}, chunk, 1},
       WantSums{server, {random.Next()}, seal, {random.Next()}, {chunk, chunk}},
-      ReceiveChunks{{server, {random.Next()}, "tcp://127.0.0.1:1"}, version, {random.Next()}, {chunk}, 64, ForgeSpec(random)},
+      ReceiveChunks{
+          {server, {random.Next()}, "tcp://127.0.0.1:1"}, version, {random.Next()}, {chunk}, 64, ForgeSpec(random)},
       WantChunks{seal.ballot, version, {random.Next()}, {chunk, chunk}},
       History{version, {random.Next()}, ForgeSeal(random), 1, {{version, {random.Next()}}}, {}},
       ChunkState{version, {random.Next()}, chunk, {text.substr(0, 20)}},
