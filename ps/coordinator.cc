@@ -198,6 +198,12 @@ bool Coordinator::InMap(const Server& server) const {
   return entry != nullptr && entry->incarnation == server.incarnation;
 }
 
+bool Coordinator::Holds(const Server& server) const {
+  if (InMap(server)) return true;
+  const ServerEntry* entry = proposing_ ? asked_.next.map.Find(server.id) : nullptr;
+  return entry != nullptr && entry->incarnation == server.incarnation;
+}
+
 std::set<ServerId> Coordinator::MapServers() const {
   std::set<ServerId> ids;
   for (const ServerEntry& server : map_->servers) ids.insert(server.id);

@@ -229,6 +229,8 @@ class Coordinator {
   Server* FindServer(ServerId id);
   Server* FindServerByPeer(PeerId peer);
   bool InMap(const Server& server) const;
+  // In the map, or in the one that is being put into the record.
+  bool Holds(const Server& server) const;
   std::set<ServerId> MapServers() const;
 
   // coordinator_members.cc

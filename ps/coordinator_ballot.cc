@@ -90,10 +90,11 @@ void Coordinator::Handle(Time now, PeerId from, const Promised& m, Ballot ballot
 // Rule R4: only when every replica of the map has promised. Rule R5: the three cases.
 void Coordinator::MaybeDecide(Time now) {
   Version newest;
-  for (const Server& server : servers_) {
-    if (!InMap(server)) continue;
-    if (!server.promise && !EVERSTEP_PLANTED("decide-early")) return;
-    if (server.promise) newest = std::max(newest, server.promise->version);
+  for (const ServerEntry& entry : map_->servers) {
+    const Server* server = FindServer(entry.id);
+    const bool answered = server != nullptr && server->promise;
+    if (!answered && !EVERSTEP_PLANTED("decide-early")) return;
+    if (answered) newest = std::max(newest, server->promise->version);
   }
   std::set<ServerId> behind;
   const Promised* leader = nullptr;
@@ -168,6 +169,15 @@ void Coordinator::Open(Time now) {
       Stage(now, server.id, c);
       if (restarted_) awaited_.insert(c.worker);
     }
+  }
+  // What was whole on a server that is lost, or on the former primary of what moved, is whole no more; of a worker that
+  // is gone nobody can push it again.
+  for (auto it = departed_.begin(); it != departed_.end();) {
+    const bool whole = std::any_of(staged_.begin(), staged_.end(), [&](const StagedEntry& entry) {
+      return entry.whole && entry.contribution.lease.id == it->first;
+    });
+    if (!whole) ledger_->Return(it->second);
+    it = whole ? std::next(it) : departed_.erase(it);
   }
   if (restarted_ && version_.value > 0) {
     if (settle_at_ == Time::Never()) settle_at_ = now + options_.spec.lease();

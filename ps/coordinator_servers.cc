@@ -80,7 +80,7 @@ void Coordinator::ServerDown(Time now, Server& server) {
   server.peer = {};
   server.down_since = now;
   loss_at_ = std::min(loss_at_, now + kReconnectGrace);
-  if (InMap(server) || !map_) return Note(now, "server-lost", server.name, "its link closed");
+  if (Holds(server) || !map_) return Note(now, "server-lost", server.name, "its link closed");
   Note(now, server.draining ? "server-left" : "server-lost", server.name, "its link closed; it held nothing");
   ForgetIdle(now, server.id);
 }
@@ -108,7 +108,7 @@ void Coordinator::ExpireServers(Time now) {
   if (!map_ || state_ == State::kGathering || state_ == State::kFailed || giving_up_ || proposing_) return;
   for (size_t i = servers_.size(); i-- > 0;) {
     const Server& server = servers_[i];
-    if (InMap(server) || now - server.last_seen < options_.spec.lease()) continue;
+    if (Holds(server) || now - server.last_seen < options_.spec.lease()) continue;
     Note(now, "server-lost", server.name, "it fell silent; it held nothing");
     if (server.peer != PeerId{}) closings_.push_back(server.peer);
     ForgetIdle(now, ServerId(server.id));
@@ -203,7 +203,7 @@ Status Coordinator::DrainServer(Time now, Server* server, const ControlRequest& 
   }
   if (server == nullptr) return {Code::kNotFound, "no server is named \"" + m.target + "\"; there are " + names};
   if (state_ == State::kFailed) return failure_->With("the job has failed");
-  if (server->draining && InMap(*server)) return Status::Ok();
+  if (server->draining && Holds(*server)) return Status::Ok();
   if (server->address == options_.address) {
     return {Code::kInvalidArgument, server->name + " hosts the coordinator; it cannot be drained while it does"};
   }
@@ -222,7 +222,7 @@ Status Coordinator::DrainServer(Time now, Server* server, const ControlRequest& 
   server->draining = true;
   rebalance_ = true;
   next_move_at_ = now;
-  if (!InMap(*server) || state_ == State::kFinished) {
+  if (!Holds(*server) || state_ == State::kFinished) {
     if (moving_ && moving_->waiting.contains(server->id)) CancelMove(now, options_.spec.retransmit());
     Note(now, "server-drained", server->name);
     Send(server->peer, Drained{});

@@ -63,8 +63,10 @@ class Planner {
       return false;
     }
     std::optional<ServerId> from;
-    for (ServerId id : holders_[chunk]) {
-      if (reachable_.contains(id) && !fresh_.contains({chunk, id}) && (!from || given_[id] < given_[*from])) from = id;
+    // Whoever holds it now, also if it will not afterwards.
+    for (uint32_t index : map_.replicas[chunk]) {
+      const ServerId id = map_.servers[index].id;
+      if (reachable_.contains(id) && (!from || given_[id] < given_[*from])) from = id;
     }
     if (!from) return false;
     given_[*from] += bytes;

@@ -295,6 +295,8 @@ void Session::Handle(Time, const everstep::Grant& m) {
   if (m.worker != id_ || (grant_ && m.number <= grant_->number)) return;
   grant_ = m;
   voided_ = {};
+  // The grant before may have been for a version that a dropped seal would have made; it need not come ever.
+  if (pulling_ > held_ && m.version < pulling_ && !exact_) pulling_ = held_;
   // Newer work means that the old is decided: sealed, or given to somebody else. What was contributed is kept until the
   // next version is here all the same, because a seal may still be dropped (rule R14).
   // Work for the same version means that the old contribution is void.
@@ -544,7 +546,15 @@ void Session::OnTick(Time now) {
   OpenWhatIsDown(now);
   if (Over()) return;
   const Duration again = job_ ? job_->retransmit() : std::chrono::milliseconds(500);
-  if (coordinator_.peer != PeerId{} && !welcomed_ && now - hello_at_ > again) {
+  const bool mute = coordinator_.peer != PeerId{} && !welcomed_;
+  if (mute && map_ && map_->servers.size() > 1 && now - coordinator_.opened_at > job_->lease()) {
+    // It takes connections and says nothing, like a process that is frozen: others may coordinate by now.
+    last_problem_ = coordinator_.address + " does not answer";
+    closings_.push_back(coordinator_.peer);
+    const Time down_since = coordinator_.down_since;
+    LinkDown(now, coordinator_);
+    coordinator_.down_since = down_since;
+  } else if (mute && now - hello_at_ > again) {
     if (now - coordinator_.opened_at > Timeout()) {
       return Fail({Code::kDeadlineExceeded, "connected to " + coordinator_.address +
                                                 ", but no coordinator answered there within " +

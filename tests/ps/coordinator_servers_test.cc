@@ -174,6 +174,26 @@ TEST_F(CoordinatorServers, TheCopyIsMadeAgainWhenThereIsAServerForIt) {
   for (const auto& holders : coordinator_->map()->replicas) EXPECT_EQ(holders.size(), 2u);
 }
 
+// The record is being changed to a map that it is in: from then on it is needed.
+TEST_F(CoordinatorServers, AReceiverThatDiesWhileItsMapIsWrittenIsLostLikeOthers) {
+  StartWith(2);
+  JoinServer();
+  ASSERT_EQ(state(), State::kMoving);
+  record_answers_ = false;
+  EXPECT_GT(AnswerMoves(), 0u);
+  ASSERT_EQ(state(), State::kElecting);
+  Close(servers_[2].peer);
+  record_answers_ = true;
+  record_ = proposal_->next;
+  coordinator_->OnConfigured(now_, Status::Ok());
+  Pump();
+  EXPECT_EQ(state(), State::kRecovering) << "without its promise nothing is decided (rule R4)";
+  now_ = now_ + std::chrono::milliseconds(60);
+  Tick();
+  EXPECT_EQ(state(), State::kMoving) << "the copies that it had are made again";
+  EXPECT_EQ(coordinator_->map()->servers.size(), 2u);
+}
+
 TEST_F(CoordinatorServers, AReceiverThatDiesHoldsNobodyUp) {
   StartWith(2);
   JoinServer();

@@ -116,6 +116,16 @@ TEST(Rebalancer, ADrainedServerGivesWhatItHoldsAndLittleElseMoves) {
   ExpectBalanced(map, *layout, 3);
 }
 
+TEST(Rebalancer, TheOnlyHolderGivesTwoCopiesAtOnceWhenItIsDrained) {
+  const auto layout = LayoutOf(256 * 12);
+  const ShardMap map = InitialMap({1}, *layout, kChunkBytes, Servers(1), 1);
+  const auto plan = PlanMove(map, *layout, Servers(3), {{0}}, 2, kNoBound);
+  ASSERT_TRUE(plan);
+  CheckPlan(map, *plan, *layout);
+  EXPECT_EQ(plan->next.servers.size(), 2u);
+  for (const auto& holders : plan->next.replicas) EXPECT_EQ(holders.size(), 2u);
+}
+
 TEST(Rebalancer, WithOneCopyADrainWorksToo) {
   const auto layout = LayoutOf(256 * 12);
   ShardMap map = InitialMap({1}, *layout, kChunkBytes, Servers(2), 1);

@@ -46,6 +46,11 @@ void ServerNode::OnMessage(PeerId from, const Envelope& envelope, Buffer payload
     heard_at_ = now();
     backoff_ = Duration{0};
   }
+  const Body& body = envelope.body;
+  if (std::holds_alternative<Hello>(body) || std::holds_alternative<Heartbeat>(body) ||
+      std::holds_alternative<Ready>(body) || std::holds_alternative<Leave>(body)) {
+    return world_.Send(*this, {from, {envelope.job, {}, NotCoordinator{"coordinator"}}, {}});
+  }
   core_->OnMessage(now(), from, envelope, std::move(payload));
 }
 
