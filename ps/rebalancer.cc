@@ -97,7 +97,9 @@ class Planner {
     }
     if (staying == 0) return;
     std::erase_if(holders, leaves);
-    while (holders.size() > replicas_) {
+    const bool all_there =
+        std::all_of(holders.begin(), holders.end(), [&](ServerId id) { return reachable_.contains(id); });
+    while (holders.size() > replicas_ && all_there) {
       // One too many, by a lowered number of copies: the fullest gives it up, the primary last.
       auto last = holders.begin() + 1;
       for (auto it = last; it != holders.end(); ++it) {

@@ -151,6 +151,16 @@ TEST(Rebalancer, AnUnreachableServerKeepsWhatItHolds) {
   EXPECT_FALSE(PlanMove(map, *layout, reachable, {}, 2, kNoBound));
 }
 
+TEST(Rebalancer, NoCopyIsGivenUpWhileAnotherCannotBeReached) {
+  const auto layout = LayoutOf(256 * 30);
+  const ShardMap map = InitialMap({1}, *layout, kChunkBytes, Servers(2), 2);
+  EXPECT_FALSE(PlanMove(map, *layout, {Servers(2)[1]}, {}, 1, kNoBound));
+  const auto plan = PlanMove(map, *layout, Servers(2), {}, 1, kNoBound);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->bytes, 0u);
+  for (const auto& holders : plan->next.replicas) EXPECT_EQ(holders.size(), 1u);
+}
+
 TEST(Rebalancer, MoreServersThanChunksIsFine) {
   const auto layout = LayoutOf(100);
   ShardMap map = InitialMap({1}, *layout, kChunkBytes, Servers(1), 1);
