@@ -82,14 +82,22 @@ bool Replica::Obeys(Ballot ballot) const {
   return ballot >= promised_;
 }
 
+// A server that was started again and has no job yet may have that one in a moment.
+Status Replica::NotMyJob() const {
+  if (job_uid_ == JobUid{}) return {Code::kUnavailable, "this server has no job yet; try again"};
+  return {Code::kWrongJob, "this server runs another job"};
+}
+
 void Replica::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer payload) {
   if (const auto* push = std::get_if<Push>(&envelope.body)) {
-    if (envelope.job != job_uid_) return RefusePush(from, *push, {Code::kWrongJob, "this server runs another job"});
+    if (envelope.job != job_uid_) return RefusePush(from, *push, NotMyJob());
     return Handle(from, *push, std::move(payload));
   }
   if (const auto* pull = std::get_if<Pull>(&envelope.body)) {
-    if (envelope.job != job_uid_)
-      return Send(from, PullRefused{Code::kWrongJob, version_, "this server runs another job"});
+    if (envelope.job != job_uid_) {
+      const Status why = NotMyJob();
+      return Send(from, PullRefused{why.code(), version_, why.message()});
+    }
     return Handle(from, *pull);
   }
   if (job_uid_ != JobUid{} && envelope.job == job_uid_) {

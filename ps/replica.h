@@ -251,6 +251,7 @@ class Replica {
   bool MustRestore(const std::optional<RestoreFrom>& restore) const;
   void Restore(const RestoreFrom& from);
 
+  Status NotMyJob() const;
   Status CheckPush(const Push& push, const Buffer& payload) const;
   static SlotKey KeyOf(const Contribution& c) { return {c.worker, c.base, c.base_digest, c.lease.id}; }
   bool Whole(const Slot& slot) const { return slot.chunks.size() == primary_chunks_.size(); }  // it holds no others
