@@ -186,15 +186,19 @@ void Replica::Handle(Time now, PeerId from, const Promise& m, Ballot ballot) {
   if (layout->spec().hash() != m.map.spec_hash) return log::Warning("a map of another model was offered; ignored");
   if (Status valid = Validate(m.map, *layout); !valid.ok()) return log::Warning(valid.message() + "; ignored");
   if (!CanHold(m.map)) return log::Warning("a map gives this server chunks that it was never given; ignored");
-  promised_ = ballot;
-  layout_ = std::move(layout);
-  map_ = m.map;
-  AdoptPlacement(now);
-  // A sum that was not prepared before the promise is no record.
-  summing_.reset();
-  gathering_.reset();
-  nonfinite_.reset();
-  std::erase_if(early_, [&](const auto& entry) { return entry.first.ballot < promised_; });
+  // Asked once more, perhaps by a message that was long under way: the same answer, and nothing of what has happened
+  // since is undone.
+  if (ballot != promised_ || !map_) {
+    promised_ = ballot;
+    layout_ = std::move(layout);
+    map_ = m.map;
+    AdoptPlacement(now);
+    // A sum that was not prepared before the promise is no record.
+    summing_.reset();
+    gathering_.reset();
+    nonfinite_.reset();
+    std::erase_if(early_, [&](const auto& entry) { return entry.first.ballot < promised_; });
+  }
   if (MustRestore(m.restore)) return Restore(*m.restore);
   AnswerPromise(from);
 }

@@ -256,6 +256,24 @@ TEST_F(ReplicaMoves, ANewcomerIsFilledAndThenPromises) {
   EXPECT_EQ(First(replica_.Parameters({5})->at({2})), 0.25f);
 }
 
+// A promise asked for once more, by a message that was long under way, undoes nothing.
+TEST_F(ReplicaMoves, ALatePromiseDoesNotDropCopies) {
+  StartBoth();
+  ShardMap map = BothMap(2);
+  map.replicas[2] = {1};
+  Tell(2, everstep::Promise{map, Spec()});
+  ASSERT_TRUE(mail_.TakeOne<Promised>(kCoordinator));
+  Tell(2, OfferOf({1}, replica_.digest(), {{2}}));
+  Give({1}, replica_.digest(), 2, 0.25f);
+  Deliver(kOther, {2}, History{{1}, replica_.digest(), {}, 1, {}, {}});
+  ASSERT_TRUE(mail_.TakeOne<Copied>(kCoordinator));
+  Tell(2, everstep::Promise{map, Spec()});
+  ASSERT_TRUE(mail_.TakeOne<Promised>(kCoordinator)) << "the same answer";
+  Tell(3, everstep::Promise{BothMap(3), Spec()});
+  EXPECT_TRUE(mail_.TakeOne<Promised>(kCoordinator));
+  EXPECT_EQ(First(replica_.Parameters({1})->at({2})), 0.25f);
+}
+
 TEST_F(ReplicaMoves, AMapWithChunksThatWereNeverGivenIsNotPromised) {
   StartBoth();
   ShardMap map = BothMap(2);

@@ -266,7 +266,8 @@ void Faults::BreakServer() {
 
 void Faults::CutServer() {
   ServerNode* server = AnyServer();
-  if (server == nullptr || server_trouble_[server] > world_.now()) return;
+  // Both at once can keep them apart for longer than anybody has to wait.
+  if (server == nullptr || server_trouble_[server] > world_.now() || coordinator_trouble_ > world_.now()) return;
   Count("partitions of servers");
   Node& coordinator = cluster_.coordinator();
   const Duration time = UpTo(cluster_.job().lease() / 2);
@@ -289,7 +290,7 @@ void Faults::JoinServer() {
 
 void Faults::DrainServer() {
   ServerNode* server = AnyServer();
-  if (server == nullptr || !ServersCalm() || cluster_.servers().size() < 3) return;
+  if (server == nullptr || !ServersCalm() || cluster_.servers().size() < 3 || !cluster_.record().record()) return;
   Count("servers drained");
   server->AskToLeave();
 }
@@ -324,7 +325,7 @@ void Faults::CrashServer() {
 
 void Faults::FreezeCoordinator() {
   CoordinatorNode& node = cluster_.coordinator();
-  if (!node.running() || node.paused() || coordinator_trouble_ > world_.now()) return;
+  if (!node.running() || node.paused() || coordinator_trouble_ > world_.now() || !ServersCalm()) return;
   Count("coordinators frozen");
   const Duration time = UpTo(cluster_.job().lease() * 3);
   coordinator_trouble_ = world_.now() + time + cluster_.job().lease() * 3;
