@@ -32,6 +32,8 @@ inline constexpr size_t kMaxObservers = 64;
 inline constexpr size_t kMaxPendingConnections = 1024;
 
 // Shards.
+inline constexpr size_t kMaxStateArrays = 8;          // optimizer state of one chunk
+inline constexpr size_t kMoveBatchBytes = 16u << 20;  // copied to new holders between two steps
 inline constexpr size_t kMaxTensors = 1u << 20;
 inline constexpr size_t kMaxSlots = 2 * kMaxMembers;  // staged contributions that one server keeps
 inline constexpr size_t kMaxWaitingPulls = 2 * kMaxMembers;
@@ -45,6 +47,12 @@ inline constexpr size_t kMaxLedgerRanges = 1u << 20;  // holes of one epoch
 inline constexpr size_t kMaxDataFileBytes = size_t{4} << 30;
 inline constexpr size_t kMaxDataFiles = 1u << 16;
 inline constexpr size_t kMaxDataDimensions = 8;
+
+// Checkpoints.
+inline constexpr size_t kMaxSafetensorsHeaderBytes = 100'000'000;  // the format's own bound
+inline constexpr size_t kMaxManifestBytes = size_t{256} << 20;
+inline constexpr size_t kMaxCheckpointFiles = 1u << 20;    // in one folder
+inline constexpr size_t kCheckpointSliceBytes = 4u << 20;  // what the background writer hands over at once
 
 // Text from outside (names, messages), in bytes.
 inline constexpr size_t kMaxNameBytes = 256;

@@ -1,5 +1,6 @@
 #include "ctl/status_client.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "base/check.h"
@@ -29,6 +30,12 @@ class StatusClient::Link : public transport::ConnectionHandler {
     return std::nullopt;
   }
 
+  // Where it said that the coordinator is.
+  std::string known() const {
+    std::lock_guard lock(mutex_);
+    return known_;
+  }
+
   bool alive() const {
     std::lock_guard lock(mutex_);
     return ended_.ok();
@@ -39,6 +46,17 @@ class StatusClient::Link : public transport::ConnectionHandler {
     const Result<Envelope> envelope = Decode(received.header);
     if (!envelope.ok()) return Answer(envelope.status());
     if (const auto* reply = std::get_if<StatusReply>(&envelope->body)) return Answer(reply->json);
+    if (const auto* reply = std::get_if<ControlReply>(&envelope->body)) {
+      if (reply->code == Code::kOk) return Answer(reply->message);
+      return Answer(Status(reply->code, reply->message));
+    }
+    if (const auto* elsewhere = std::get_if<NotCoordinator>(&envelope->body)) {
+      {
+        std::lock_guard lock(mutex_);
+        known_ = elsewhere->address;
+      }
+      return Answer(Status(Code::kUnavailable, address_ + " does not coordinate"));
+    }
     if (const auto* refused = std::get_if<Refused>(&envelope->body))
       return Answer(Status(refused->code, refused->message));
   }
@@ -60,6 +78,7 @@ class StatusClient::Link : public transport::ConnectionHandler {
   std::condition_variable changed_;
   std::optional<Result<std::string>> answer_;
   Status ended_;
+  std::string known_;
 };
 
 StatusClient::StatusClient(std::vector<std::string> servers) : servers_(std::move(servers)) {
@@ -75,7 +94,7 @@ StatusClient::~StatusClient() {
   });
 }
 
-Result<std::string> StatusClient::AskServer(const std::string& address, Duration patience) {
+Result<std::string> StatusClient::AskServer(const std::string& address, const Body& question, Duration patience) {
   Status problem;
   thread_.Call([&] {
     if (!link_ || link_->address() != address || !link_->alive()) {
@@ -90,11 +109,13 @@ Result<std::string> StatusClient::AskServer(const std::string& address, Duration
       link_->connection = *connected;
     }
     link_->Expect();
-    problem = link_->connection->Send({Encode({{}, {}, StatusRequest{}}), {}});
+    problem = link_->connection->Send({Encode({{}, {}, question}), {}});
   });
   EVERSTEP_RETURN_IF_ERROR(problem);
   auto answer = link_->Wait(patience);
   if (answer && answer->ok()) return *answer;
+  const std::string known = link_->known();
+  if (!known.empty() && std::find(servers_.begin(), servers_.end(), known) == servers_.end()) servers_.push_back(known);
   // Whatever comes on this connection from now on would be mistaken for the answer to a later question.
   thread_.Call([&] {
     link_->connection->Close();
@@ -109,7 +130,7 @@ Result<std::string> StatusClient::Ask(Duration patience) {
   std::optional<std::string> second_best;
   for (size_t i = 0; i < servers_.size(); ++i) {
     const size_t index = (preferred_ + i) % servers_.size();
-    Result<std::string> answer = AskServer(servers_[index], patience);
+    Result<std::string> answer = AskServer(servers_[index], StatusRequest{}, patience);
     if (!answer.ok()) {
       if (failed.ok()) failed = answer.status();
       continue;
@@ -122,6 +143,18 @@ Result<std::string> StatusClient::Ask(Duration patience) {
     if (!second_best) second_best = *answer;
   }
   if (second_best) return *second_best;
+  return failed;
+}
+
+Status StatusClient::Drain(const std::string& server, Duration patience) {
+  Status failed;
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    const size_t index = (preferred_ + i) % servers_.size();
+    const Status answer = AskServer(servers_[index], ControlRequest{"drain", server}, patience).status();
+    const bool elsewhere = answer.code() == Code::kUnavailable || answer.code() == Code::kDeadlineExceeded;
+    if (!elsewhere) return answer;
+    failed = answer;
+  }
   return failed;
 }
 

@@ -1,5 +1,6 @@
-// Asks servers how a job is doing, as an observer: never counted as a member. One connection at a time, kept between
-// questions and opened anew when it breaks; one background thread. Belongs to one thread.
+// Asks servers how a job is doing, and tells them what an operator wants, as an observer: never counted as a member.
+// One connection at a time, kept between questions and opened anew when it breaks; one background thread. Belongs to
+// one thread.
 #pragma once
 
 #include <condition_variable>
@@ -10,6 +11,7 @@
 
 #include "base/loop.h"
 #include "base/status.h"
+#include "schema/messages.h"
 #include "transport/transport.h"
 
 namespace everstep::ctl {
@@ -24,11 +26,14 @@ class StatusClient {
   // kInvalidArgument for an address that makes no sense, kUnavailable or kDeadlineExceeded when none answers.
   Result<std::string> Ask(Duration patience);
 
+  // Asks the coordinator to empty the server of that name; returns once it has agreed. Its refusal otherwise.
+  Status Drain(const std::string& server, Duration patience);
+
  private:
   class Link;
-  Result<std::string> AskServer(const std::string& address, Duration patience);
+  Result<std::string> AskServer(const std::string& address, const Body& question, Duration patience);
 
-  const std::vector<std::string> servers_;
+  std::vector<std::string> servers_;
   size_t preferred_ = 0;
   std::unique_ptr<transport::Context> context_;  // made, used and destroyed on the loop
   std::unique_ptr<Link> link_;

@@ -15,6 +15,7 @@ std::string_view Name(Coordinator::State state) {
     case Coordinator::State::kElecting: return "electing";
     case Coordinator::State::kRecovering: return "recovering";
     case Coordinator::State::kOpen: return "open";
+    case Coordinator::State::kMoving: return "moving";
     case Coordinator::State::kSealed: return "sealed";
     case Coordinator::State::kFinished: return "finished";
     case Coordinator::State::kFailed: return "failed";
@@ -29,11 +30,13 @@ Coordinator::Coordinator(Time now, Options options)
       next_beat_(now),
       next_retransmit_(now),
       members_(options_.spec) {
+  last_tick_ = now;
   // Grants and leases of different lives of the coordinator must not be mixed up.
   next_lease_ = (Mix64(options_.holder.value) << 24) | 1;
   if (options_.found) {
     const Configuration& found = *options_.found;
     restarted_ = true;
+    rebalance_ = true;
     ballot_ = found.ballot;
     next_grant_ = ((ballot_.value + 1) << 32) + 1;
     map_ = found.map;
@@ -41,10 +44,12 @@ Coordinator::Coordinator(Time now, Options options)
     dataset_size_ = found.dataset_size;
     layout_ = ChunkLayout::Make(found.spec, found.map.chunk_bytes);
     for (const ServerEntry& s : found.map.servers) {
-      servers_.push_back({s.id, s.incarnation, "ps" + ToString(s.id), s.address, {}, now, now, {}});
+      servers_.push_back({s.id, s.incarnation, "ps" + ToString(s.id), s.address, {}, now, now, {}, false, false, true});
     }
     ledger_.emplace(dataset_size_, options_.spec.epochs);
-    NewBallot(now, "the coordinator was restarted");
+    NewBallot(now, "this server takes office");
+  } else if (options_.resume) {
+    BeginResume();
   }
   Reschedule();
 }
@@ -55,7 +60,12 @@ void Coordinator::OnMessage(Time now, PeerId from, const Envelope& envelope) {
   if (state_ == State::kDeposed) return;
   if (EVERSTEP_PLANTED("messages-put-off-ticks")) next_beat_ = now + options_.spec.heartbeat() / 2;
   if (const auto* hello = std::get_if<Hello>(&envelope.body)) {
-    Handle(now, from, envelope.job, *hello);
+    Handle(now, from, envelope, *hello);
+    return Reschedule();
+  }
+  if (const auto* m = std::get_if<ControlRequest>(&envelope.body)) {
+    Handle(now, from, *m);
+    Advance(now);
     return Reschedule();
   }
   if (envelope.job != options_.job) {
@@ -71,7 +81,9 @@ void Coordinator::OnMessage(Time now, PeerId from, const Envelope& envelope) {
   if (const auto* m = std::get_if<Prepared>(&envelope.body)) Handle(now, from, *m);
   if (const auto* m = std::get_if<NonFinite>(&envelope.body)) Handle(now, from, *m);
   if (const auto* m = std::get_if<Applied>(&envelope.body)) Handle(now, from, *m);
+  if (const auto* m = std::get_if<Copied>(&envelope.body)) Handle(now, from, *m);
   if (const auto* m = std::get_if<StaleBallot>(&envelope.body)) Handle(now, from, *m);
+  if (const auto* m = std::get_if<SnapshotDone>(&envelope.body)) Handle(now, from, *m);
   Advance(now);
   Reschedule();
 }
@@ -79,9 +91,7 @@ void Coordinator::OnMessage(Time now, PeerId from, const Envelope& envelope) {
 void Coordinator::OnClosed(Time now, PeerId peer) {
   if (state_ == State::kDeposed) return;
   if (Server* server = FindServerByPeer(peer)) {
-    server->peer = {};
-    server->down_since = now;
-    Note(now, "server-lost", server->name, "its link closed");
+    ServerDown(now, *server);
   }
   if (Member* member = members_.FindByPeer(peer)) RemoveMember(now, member->id, "worker-lost", "its link closed");
   Advance(now);
@@ -90,9 +100,17 @@ void Coordinator::OnClosed(Time now, PeerId peer) {
 
 void Coordinator::OnTick(Time now) {
   if (state_ == State::kDeposed) return;
+  if (now - last_tick_ > options_.spec.lease() / 2) {
+    // This process itself stood still: what the others said meanwhile has yet to be read.
+    for (Server& server : servers_) server.last_seen = now;
+  }
+  last_tick_ = now;
+  if (now >= loss_at_) loss_at_ = Time::Never();
   ExpireGathering(now);
   ExpireServers(now);
+  ExpireMove(now);
   ExpireMembers(now);
+  CheckSaving(now);
   if (now >= settle_at_) Settle(now);
   if (now >= next_retransmit_) {
     Retransmit();
@@ -105,7 +123,7 @@ void Coordinator::OnTick(Time now) {
 
 // Messages never put the beat off, however many come: silence and retransmission are found by it alone.
 void Coordinator::Reschedule() {
-  next_tick_ = std::min({next_beat_, recheck_, settle_at_});
+  next_tick_ = std::min({next_beat_, recheck_, settle_at_, loss_at_});
   if (state_ == State::kDeposed) next_tick_ = Time::Never();
 }
 
@@ -114,17 +132,25 @@ void Coordinator::Retransmit() {
   if (EVERSTEP_PLANTED("never-retransmit")) return;
   if (state_ == State::kRecovering) {
     for (Server& server : servers_) {
-      if (!server.promise) AskPromise(server);
+      if (!server.promise && InMap(server)) AskPromise(server);
     }
   }
+  if (state_ == State::kMoving) SendMove();
   if (confirming_) {
     for (ServerId id : confirming_->waiting) {
       if (Server* server = FindServer(id)) Send(server->peer, confirming_->commit);
     }
   }
+  if (saving_) {
+    for (const auto& [id, part] : saving_->parts) {
+      Server* const server = FindServer(id);
+      if (!part && server != nullptr) Send(server->peer, saving_->snapshot);
+    }
+  }
   if (sealed_) {
     for (Server& server : servers_) {
-      if (!sealed_->prepared.contains(server.id)) Send(server.peer, SealStep{sealed_->seal, sealed_->collapsed});
+      if (!sealed_->prepared.contains(server.id) && InMap(server))
+        Send(server.peer, SealStep{sealed_->seal, sealed_->collapsed});
     }
   }
 }
@@ -137,6 +163,12 @@ void Coordinator::Send(PeerId to, Body body) {
 
 void Coordinator::SendToServers(const Body& body) {
   for (const Server& server : servers_) Send(server.peer, body);
+}
+
+void Coordinator::SendToReplicas(const Body& body) {
+  for (const Server& server : servers_) {
+    if (InMap(server)) Send(server.peer, body);
+  }
 }
 
 void Coordinator::SendToMembers(const Body& body) {
@@ -161,6 +193,23 @@ Coordinator::Server* Coordinator::FindServerByPeer(PeerId peer) {
   return nullptr;
 }
 
+bool Coordinator::InMap(const Server& server) const {
+  const ServerEntry* entry = map_ ? map_->Find(server.id) : nullptr;
+  return entry != nullptr && entry->incarnation == server.incarnation;
+}
+
+bool Coordinator::Holds(const Server& server) const {
+  if (InMap(server)) return true;
+  const ServerEntry* entry = proposing_ ? asked_.next.map.Find(server.id) : nullptr;
+  return entry != nullptr && entry->incarnation == server.incarnation;
+}
+
+std::set<ServerId> Coordinator::MapServers() const {
+  std::set<ServerId> ids;
+  for (const ServerEntry& server : map_->servers) ids.insert(server.id);
+  return ids;
+}
+
 void Coordinator::Fail(Time now, Status why) {
   if (state_ == State::kFailed || state_ == State::kFinished || state_ == State::kDeposed) return;
   state_ = State::kFailed;
@@ -182,8 +231,8 @@ uint64_t Coordinator::job_steps() const {
 std::vector<Coordinator::ServerInfo> Coordinator::Servers() const {
   std::vector<ServerInfo> infos;
   for (const Server& server : servers_) {
-    ServerInfo info{server.id, server.name, server.address, server.peer != PeerId{}, 0, 0};
-    if (map_ && layout_) {
+    ServerInfo info{server.id, server.name, server.address, server.peer != PeerId{}, 0, 0, server.draining};
+    if (map_ && layout_ && InMap(server)) {
       for (ChunkId chunk : map_->HeldChunks(server.id)) {
         ++info.chunks;
         info.bytes += layout_->chunk(chunk).bytes;
@@ -197,6 +246,7 @@ std::vector<Coordinator::ServerInfo> Coordinator::Servers() const {
 bool Coordinator::Done(Time now) const {
   if (state_ == State::kDeposed) return true;
   if (state_ != State::kFinished && state_ != State::kFailed) return false;
+  if (saving_) return false;  // its own deadline ends it
   // Latecomers get a clear answer for a while; members may take as long as they need to fetch the result and evaluate.
   const Duration since = now - ended_at_;
   if (members_.size() == 0) return since >= std::min<Duration>(options_.spec.linger(), std::chrono::seconds(2));

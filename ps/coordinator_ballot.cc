@@ -14,20 +14,25 @@ void Coordinator::MaybeFormMap(Time now) {
   if (std::any_of(servers_.begin(), servers_.end(), [](const Server& s) { return s.peer == PeerId{}; })) return;
   std::vector<ServerEntry> entries;
   for (const Server& server : servers_) entries.push_back({server.id, server.incarnation, server.address});
-  map_ = InitialMap({1}, *layout_, options_.spec.chunk_bytes, std::move(entries), options_.spec.replication);
+  map_ =
+      InitialMap({1}, *layout_, options_.spec.chunk_bytes, std::move(entries), options_.spec.Copies(servers_.size()));
   NewBallot(now, "the job starts");
 }
 
 // Every change, and every seal that must be replaced, goes through a new ballot: record first, then recovery. One path.
-void Coordinator::NewBallot(Time now, std::string why) {
+void Coordinator::NewBallot(Time now, std::string why, std::optional<ShardMap> next) {
   state_ = State::kElecting;
+  moving_.reset();
   ++counters_.ballots;
   sealed_.reset();
   staged_.clear();
-  proposed_ = {ballot_.value + 1};
-  Proposal proposal{ballot_, {proposed_, options_.job, options_.holder, *map_, *parameters_, dataset_size_}};
-  proposal.next.map.ballot = proposed_;
-  proposal_ = std::move(proposal);
+  Ballot ballot{ballot_.value + 1};
+  if (options_.resume) ballot.value = std::max(ballot.value, options_.resume->above.value + 1);
+  asked_ = {ballot_,
+            {ballot, options_.job, options_.holder, options_.address, next ? std::move(*next) : *map_, *parameters_,
+             dataset_size_}};
+  asked_.next.map.ballot = ballot;
+  proposal_ = asked_;
   proposing_ = true;
   // Work given ahead assumed that the dropped seal would commit. It is taken back softly: nobody is told (rule R14).
   if (ledger_) ledger_->DropPreview();
@@ -37,7 +42,7 @@ void Coordinator::NewBallot(Time now, std::string why) {
     if (member->late && !member->work && ledger_->Adopt(member->late->lease).ok()) member->work = member->late;
     member->late.reset();
   }
-  Note(now, "ballot", ToString(proposed_), std::move(why));
+  Note(now, "ballot", ToString(ballot), std::move(why));
 }
 
 void Coordinator::OnConfigured(Time now, const Status& outcome) {
@@ -46,19 +51,19 @@ void Coordinator::OnConfigured(Time now, const Status& outcome) {
   if (stale && !EVERSTEP_PLANTED("stay-in-office")) return Depose(outcome.message());
   if (!outcome.ok() && !stale) {
     // Unknown whether it was written: the same change again finds out.
-    proposal_ = Proposal{ballot_, {proposed_, options_.job, options_.holder, *map_, *parameters_, dataset_size_}};
-    proposal_->next.map.ballot = proposed_;
+    proposal_ = asked_;
     return;
   }
   proposing_ = false;
-  ballot_ = proposed_;
-  map_->ballot = ballot_;
+  ballot_ = asked_.next.ballot;
+  const ShardMap before = std::exchange(*map_, asked_.next.map);
+  ForgetServers(now, before);
   if (giving_up_) GiveUp(now);
   if (state_ != State::kElecting) return;  // the job has failed meanwhile
   state_ = State::kRecovering;
   for (Server& server : servers_) {
     server.promise.reset();
-    AskPromise(server);
+    if (InMap(server)) AskPromise(server);
   }
   Reschedule();
 }
@@ -69,11 +74,14 @@ void Coordinator::Depose(std::string why) {
   log::Warning("another coordinator holds the configuration record (" + why + "); this one stands down");
 }
 
-void Coordinator::AskPromise(Server& server) { Send(server.peer, Promise{*map_, *parameters_}); }
+void Coordinator::AskPromise(Server& server) { Send(server.peer, Promise{*map_, *parameters_, restore_}); }
 
 void Coordinator::Handle(Time now, PeerId from, const Promised& m, Ballot ballot) {
   Server* server = FindServer(m.server);
-  if (state_ != State::kRecovering || server == nullptr || server->peer != from || ballot != ballot_) return;
+  if (state_ != State::kRecovering || server == nullptr || server->peer != from || ballot != ballot_ ||
+      !InMap(*server)) {
+    return;
+  }
   if (server->incarnation != m.incarnation) return;
   server->promise = m;
   MaybeDecide(now);
@@ -82,23 +90,30 @@ void Coordinator::Handle(Time now, PeerId from, const Promised& m, Ballot ballot
 // Rule R4: only when every replica of the map has promised. Rule R5: the three cases.
 void Coordinator::MaybeDecide(Time now) {
   Version newest;
-  for (const Server& server : servers_) {
-    if (!server.promise && !EVERSTEP_PLANTED("decide-early")) return;
-    if (server.promise) newest = std::max(newest, server.promise->version);
+  for (const ServerEntry& entry : map_->servers) {
+    const Server* server = FindServer(entry.id);
+    const bool answered = server != nullptr && server->promise;
+    if (!answered && !EVERSTEP_PLANTED("decide-early")) return;
+    if (answered) newest = std::max(newest, server->promise->version);
   }
   std::set<ServerId> behind;
   const Promised* leader = nullptr;
   for (const Server& server : servers_) {
     if (!server.promise) continue;
     const Promised& p = *server.promise;
-    if (p.version == newest && leader == nullptr) leader = &p;
+    if (p.version == newest && (leader == nullptr || !leader->applied)) leader = &p;
     if (p.version < newest) behind.insert(server.id);
   }
   if (leader == nullptr) return;
+  if (restore_) Note(now, "restored", options_.spec.name, "version " + ToString(newest) + " is on every server");
+  restore_.reset();
+  confirming_.reset();  // the promises say who has applied what
   // (a) Somebody applied the seal that made the newest version: it is a fact, for everybody.
   if (leader->applied) {
     const Seal made = *leader->applied;
-    if (restarted_) {
+    if (restarted_ && !adopted_) {
+      adopted_ = true;
+      for (const Contribution& c : made.contributors) awaited_.insert(c.worker);
       ledger_->Restore(made.ledger_after);
       RememberDone(made);
       commits_.push_back(Record(now, made, leader->applied_scale));
@@ -127,9 +142,10 @@ void Coordinator::MaybeDecide(Time now) {
   if (all_prepared && common != nullptr) {
     const Seal seal = *common;
     const double scale = ClipScale(seal.clip_norm, norms);
-    std::set<ServerId> everybody;
-    for (const Server& server : servers_) everybody.insert(server.id);
-    ConfirmOn(seal, scale, everybody);
+    if (restarted_) {
+      for (const Contribution& c : seal.contributors) awaited_.insert(c.worker);
+    }
+    ConfirmOn(seal, scale, MapServers());
     Committed(now, seal, scale);
     return Open(now);
   }
@@ -149,20 +165,49 @@ void Coordinator::Open(Time now) {
   // Slots are announced anew at each ballot (rule R7).
   for (Server& server : servers_) {
     if (!server.promise) continue;
-    for (const Contribution& c : server.promise->held) Stage(now, server.id, c);
+    for (const Contribution& c : server.promise->held) {
+      Stage(now, server.id, c);
+      if (restarted_) awaited_.insert(c.worker);
+    }
+  }
+  // What was whole on a server that is lost, or on the former primary of what moved, is whole no more; of a worker that
+  // is gone nobody can push it again.
+  for (auto it = departed_.begin(); it != departed_.end();) {
+    const bool whole = std::any_of(staged_.begin(), staged_.end(), [&](const StagedEntry& entry) {
+      return entry.whole && entry.contribution.lease.id == it->first;
+    });
+    if (!whole) ledger_->Return(it->second);
+    it = whole ? std::next(it) : departed_.erase(it);
   }
   if (restarted_ && version_.value > 0) {
-    settle_at_ = now + options_.spec.lease();
+    if (settle_at_ == Time::Never()) settle_at_ = now + options_.spec.lease();
   } else {
     restarted_ = false;
   }
   SendToMembers(MapUpdate{*map_});
+  MaybeSettle(now);
   Advance(now);
 }
 
-// A restarted coordinator knew nobody. After a lease's time it takes stock: members that came back keep the work they
-// claim, what else is whole keeps its samples, and only then new work is given out. Parts that nobody claims are left
-// over from work that was given up.
+// Everybody of whom it is known that they were members is back: there is nobody to wait for.
+void Coordinator::MaybeSettle(Time now) {
+  if (settle_at_ == Time::Never() || state_ != State::kOpen || awaited_.empty()) return;
+  for (WorkerId id : awaited_) {
+    if (members_.Find(id) == nullptr) return;
+  }
+  Settle(now);
+}
+
+void Coordinator::AdoptClaim(Member& member) {
+  if (!member.claimed) return;
+  const Work claimed = *member.claimed;
+  member.claimed.reset();
+  if (claimed.version == version_ && ledger_->Adopt(claimed.lease).ok()) member.work = claimed;
+}
+
+// A restarted coordinator knew nobody. When they are back, or after a lease's time, it takes stock: members that came
+// back keep the work they claim, what else is whole keeps its samples, and only then new work is given out. Parts that
+// nobody claims are left over from work that was given up.
 void Coordinator::Settle(Time now) {
   settle_at_ = Time::Never();
   if (state_ != State::kOpen) {
@@ -170,12 +215,8 @@ void Coordinator::Settle(Time now) {
     return;
   }
   restarted_ = false;
-  for (Member* member : members_.All()) {
-    if (!member->claimed) continue;
-    const Work claimed = *member->claimed;
-    if (claimed.version == version_ && ledger_->Adopt(claimed.lease).ok()) member->work = claimed;
-    member->claimed.reset();
-  }
+  awaited_.clear();
+  for (Member* member : members_.All()) AdoptClaim(*member);
   for (const StagedEntry& entry : staged_) {
     const Contribution& c = entry.contribution;
     Member* member = members_.Find(c.worker);

@@ -1,4 +1,4 @@
-// Coordinator: who is in the job. Servers and workers that say hello, heartbeats and their absence, leaving, fencing.
+// Coordinator: the workers of the job. Hello, heartbeats and their absence, leaving, fencing.
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/plant.h"
@@ -20,7 +20,8 @@ std::string Hex(uint64_t value) {
 
 // ---- Hello ----
 
-void Coordinator::Handle(Time now, PeerId from, JobUid job, const Hello& m) {
+void Coordinator::Handle(Time now, PeerId from, const Envelope& envelope, const Hello& m) {
+  const JobUid job = envelope.job;
   const JobSpec& spec = options_.spec;
   if (!m.job_name.empty() && m.job_name != spec.name) {
     return Refuse(now, from, m,
@@ -34,7 +35,7 @@ void Coordinator::Handle(Time now, PeerId from, JobUid job, const Hello& m) {
   }
   if (state_ == State::kFailed) return Refuse(now, from, m, failure_->With("the job has failed"));
   switch (m.role) {
-    case PeerRole::kServer: return JoinServer(now, from, m);
+    case PeerRole::kServer: return JoinServer(now, from, m, envelope.ballot);
     case PeerRole::kWorker: return JoinWorker(now, from, m);
     case PeerRole::kObserver: return Send(from, Welcome{spec, {}, version_, map_});  // never a member
   }
@@ -47,48 +48,20 @@ void Coordinator::Refuse(Time now, PeerId to, const Hello& hello, Status why) {
   closings_.push_back(to);
 }
 
-void Coordinator::JoinServer(Time now, PeerId from, const Hello& m) {
-  for (Server& server : servers_) {
-    if (server.incarnation != m.incarnation) continue;
-    server.peer = from;
-    server.last_seen = now;
-    server.address = m.address;
-    server.name = m.name.empty() ? server.name : m.name;
-    Send(from, Welcome{options_.spec, server.id, version_, map_});
-    if (state_ == State::kRecovering && !server.promise) AskPromise(server);
-    return;
-  }
-  if (!map_) {
-    // Until there is a map nobody relies on a server: one that went away may be replaced.
-    std::erase_if(servers_, [](const Server& server) { return server.peer == PeerId{}; });
-  }
-  if (map_ || servers_.size() >= options_.spec.servers) {
-    return Refuse(now, from, m,
-                  {Code::kResourceExhausted, "the job has its " + std::to_string(options_.spec.servers) +
-                                                 " servers already; set `servers` in the job file to use more"});
-  }
-  ServerId id;
-  while (FindServer(id) != nullptr) ++id.value;
-  const std::string name = m.name.empty() ? "ps" + ToString(id) : m.name;
-  servers_.push_back({id, m.incarnation, name, m.address, from, now, now, {}});
-  gathering_since_ = now;
-  Note(now, "server-joined", name, m.address);
-  Send(from, Welcome{options_.spec, id, version_, map_});
-  MaybeFormMap(now);
-}
-
 Status Coordinator::CheckModel(const Hello& m) {
   if (!parameters_) {
     EVERSTEP_RETURN_IF_ERROR(Validate(m.spec, options_.spec.chunk_bytes));
     if (m.dataset_size == 0 && options_.spec.max_steps == 0) {
       return {Code::kInvalidArgument, "a job without a dataset needs max-steps, or it never ends"};
     }
+    EVERSTEP_RETURN_IF_ERROR(CheckInitialFile(m.spec));
     dataset_size_ = m.dataset_size;
     // Only now the job's length is known, and with it whether the schedule has an end.
     EVERSTEP_RETURN_IF_ERROR(Validate(options_.spec.schedule, job_steps()));
     parameters_ = m.spec;
     layout_ = ChunkLayout::Make(m.spec, options_.spec.chunk_bytes);
     ledger_.emplace(dataset_size_, options_.spec.epochs);
+    RestoreInitialFile();
     return Status::Ok();
   }
   if (m.spec.hash() != parameters_->hash()) {
@@ -110,7 +83,7 @@ void Coordinator::JoinWorker(Time now, PeerId from, const Hello& m) {
     known->last_seen = now;
     return Send(from, Welcome{options_.spec, {}, version_, map_});
   }
-  if (members_.IsFenced(m.worker)) return TellExcluded(from, m.worker);
+  if (members_.IsFenced(m.worker) || IsOfALostLife(m)) return TellExcluded(from, m.worker);
   Status fine = members_.MayJoin(now, m);
   if (fine.ok()) fine = CheckModel(m);
   if (!fine.ok()) return Refuse(now, from, m, std::move(fine));
@@ -137,10 +110,15 @@ void Coordinator::JoinWorker(Time now, PeerId from, const Hello& m) {
     member.ready = true;
     if (m.lease) member.claimed = Work{0, m.version, *m.lease};
     TakeBackDeparted(&member);
+    if (!restarted_ && map_ && state_ == State::kOpen) {
+      AdoptClaim(member);
+      granted_count_ += member.work.has_value();
+    }
   }
   Note(now, "worker-joined", Label(member), Short(member.id));
   Send(from, Welcome{options_.spec, {}, version_, map_});
   MaybeFormMap(now);
+  MaybeSettle(now);
   Advance(now);
 }
 
@@ -182,7 +160,9 @@ void Coordinator::Handle(Time now, PeerId from, const Ready& m) {
 void Coordinator::Handle(Time now, PeerId from, const Heartbeat& m, Ballot map) {
   if (m.worker == WorkerId{}) {
     // A hello that was under way for long can make an older link of the server's the last one that was heard of.
-    if (FindServerByPeer(from) == nullptr) return closings_.push_back(from);
+    Server* server = FindServerByPeer(from);
+    if (server == nullptr) return closings_.push_back(from);
+    rebalance_ |= !std::exchange(server->beats, true);
     if (state_ == State::kFinished) Send(from, Finish{version_, false});
     if (state_ == State::kFailed) Send(from, JobFailed{failure_->code(), failure_->message()});
     return Send(from, HeartbeatAck{});
@@ -202,7 +182,8 @@ void Coordinator::Handle(Time now, PeerId from, const Heartbeat& m, Ballot map) 
 void Coordinator::RepeatWhatWasLost(const Member& member, uint64_t seen_grant, Ballot seen_map) {
   if (state_ == State::kFailed) return Send(member.peer, JobFailed{failure_->code(), failure_->message()});
   if (state_ == State::kFinished) return Send(member.peer, Finish{version_, evaluator_ == member.id});
-  if (seen_map < ballot_ && (state_ == State::kOpen || state_ == State::kSealed)) Send(member.peer, MapUpdate{*map_});
+  const bool settled = state_ == State::kOpen || state_ == State::kSealed || state_ == State::kMoving;
+  if (seen_map < ballot_ && settled) Send(member.peer, MapUpdate{*map_});
   const std::optional<Work>& newest = member.next ? member.next : member.work;
   if (newest && newest->number > seen_grant) {
     Send(member.peer, everstep::Grant{member.id, newest->number, newest->version, newest->lease});
@@ -284,50 +265,6 @@ void Coordinator::ExpireMembers(Time now) {
           "it made no progress for " + std::to_string(static_cast<int>(Seconds(job.progress_deadline()))) + " s");
     }
   }
-}
-
-// Workers wait for servers of which nobody knows whether they will ever come; they wait no longer than the timeout.
-void Coordinator::ExpireGathering(Time now) {
-  const JobSpec& job = options_.spec;
-  if (state_ != State::kGathering || servers_.size() >= job.servers || members_.size() == 0) return;
-  if (now - gathering_since_ <= job.timeout) return;
-  std::string came;
-  for (const Server& server : servers_) came += (came.empty() ? "" : ", ") + server.name + " at " + server.address;
-  Fail(now, {Code::kDeadlineExceeded, "only " + std::to_string(servers_.size()) + " of " + std::to_string(job.servers) +
-                                          " servers came within " +
-                                          std::to_string(static_cast<int>(Seconds(job.timeout))) + " s: " + came +
-                                          "; start the others with --join, or set `servers` to what there is"});
-}
-
-void Coordinator::ExpireServers(Time now) {
-  if (state_ == State::kGathering || state_ == State::kFinished || state_ == State::kFailed || giving_up_) return;
-  if (const Server* lost = LostServer(now); lost != nullptr) {
-    // Only who holds the record may end the job for everybody; changing it finds out.
-    giving_up_ = true;
-    if (EVERSTEP_PLANTED("fail-out-of-office")) return GiveUp(now);
-    if (!proposing_) NewBallot(now, "server " + lost->name + " is lost; before the job is given up");
-  }
-}
-
-// A server that is only silent may be frozen and come back: without a replica there is nothing better than to wait for
-// it, as long as anybody waits for anything. One whose link is closed and that does not come back within a lease is
-// gone, and its chunks with it. After the coordinator's own death everybody must first find the new one.
-const Coordinator::Server* Coordinator::LostServer(Time now) const {
-  for (const Server& server : servers_) {
-    const bool linked = server.peer != PeerId{};
-    const Duration patience = linked || restarted_ ? options_.spec.timeout : options_.spec.lease();
-    if (now - (linked ? server.last_seen : server.down_since) > patience) return &server;
-  }
-  return nullptr;
-}
-
-void Coordinator::GiveUp(Time now) {
-  giving_up_ = false;
-  const Server* lost = LostServer(now);
-  if (lost == nullptr) return;  // it came back meanwhile
-  Fail(now, {Code::kFailed, "server " + lost->name + " at " + lost->address +
-                                " is gone, and with replication 1 its part of the parameters too; step " +
-                                ToString(version_) + " was the last committed version"});
 }
 
 }  // namespace everstep

@@ -33,6 +33,7 @@ void Coordinator::Advance(Time now) {
     UpdatePaused(now);
     if (!paused_) GrantStep(now);
   }
+  if (WantsMove(now)) return;
   MaybeSeal(now);
 }
 
@@ -135,8 +136,9 @@ void Coordinator::ReturnWork(std::optional<Work>* work) {
 void Coordinator::Handle(Time now, PeerId from, const Staged& m, Ballot ballot) {
   const Server* server = FindServerByPeer(from);
   // Rule R7: a contribution counts only as announced at this ballot.
-  if (server == nullptr || server->id != m.server || ballot != ballot_) return;
-  if (state_ == State::kOpen || state_ == State::kSealed) Stage(now, m.server, m.contribution);
+  if (server == nullptr || server->id != m.server || ballot != ballot_ || !InMap(*server)) return;
+  if (state_ == State::kOpen || state_ == State::kSealed || state_ == State::kMoving)
+    Stage(now, m.server, m.contribution);
 }
 
 void Coordinator::Stage(Time now, ServerId server, const Contribution& contribution) {
@@ -241,7 +243,7 @@ void Coordinator::SealWith(Time now, std::vector<Contribution> contributors) {
   // Only while a single server holds everything do the phases collapse: the flip is local.
   sealed_ = Sealed{seal, map_->single(), now, {}, {}};
   state_ = State::kSealed;
-  SendToServers(SealStep{seal, sealed_->collapsed});
+  SendToReplicas(SealStep{seal, sealed_->collapsed});
   next_retransmit_ = now + job.retransmit();
   GrantAhead(now, seal);
 }
@@ -296,21 +298,19 @@ void Coordinator::GrantAhead(Time now, const Seal& seal) {
 
 void Coordinator::Handle(Time now, PeerId from, const Prepared& m) {
   const Server* server = FindServerByPeer(from);
-  if (!sealed_ || state_ != State::kSealed || server == nullptr || server->id != m.server) return;
+  if (!sealed_ || state_ != State::kSealed || server == nullptr || server->id != m.server || !InMap(*server)) return;
   // Rule R10: of this very seal, from this life of the server.
   const bool same = m.seal == sealed_->seal.id && m.digest == sealed_->seal.digest;
   if ((!same && !EVERSTEP_PLANTED("prepared-any-seal")) || m.incarnation != server->incarnation) return;
   for (const ChunkNorm& norm : m.norms) sealed_->norms[norm.chunk] = norm.squared;
   sealed_->prepared[m.server] = m;
-  if (sealed_->prepared.size() < servers_.size() && !EVERSTEP_PLANTED("commit-on-first-prepared")) return;
+  if (sealed_->prepared.size() < map_->servers.size() && !EVERSTEP_PLANTED("commit-on-first-prepared")) return;
   Decide(now, ClipScale(sealed_->seal.clip_norm, sealed_->norms));
 }
 
 void Coordinator::Decide(Time now, double scale) {
   const Seal seal = sealed_->seal;
-  std::set<ServerId> everybody;
-  for (const Server& server : servers_) everybody.insert(server.id);
-  ConfirmOn(seal, scale, std::move(everybody));
+  ConfirmOn(seal, scale, MapServers());
   Committed(now, seal, scale);
 }
 
@@ -357,6 +357,7 @@ void Coordinator::Handle(Time now, PeerId from, const NonFinite& m) {
 void Coordinator::Handle(Time now, PeerId from, const Applied& m) {
   const Server* server = FindServerByPeer(from);
   if (server == nullptr || server->id != m.server || server->incarnation != m.incarnation) return;
+  if (m.digest == digest_) CompareCopies(now, *server, m);
   if (sealed_ && sealed_->collapsed && m.seal == sealed_->seal.id && m.digest == sealed_->seal.digest) {
     const Seal seal = sealed_->seal;
     return Committed(now, seal, m.scale);
@@ -397,6 +398,7 @@ void Coordinator::Committed(Time now, const Seal& seal, double scale) {
   nonfinite_in_a_row_ = 0;
   CommitWork(seal);
   sealed_.reset();
+  checks_.clear();
   RememberDone(seal);
   std::erase_if(staged_, [&](const StagedEntry& e) {
     return std::find(seal.contributors.begin(), seal.contributors.end(), e.contribution) != seal.contributors.end();
@@ -404,6 +406,7 @@ void Coordinator::Committed(Time now, const Seal& seal, double scale) {
   DropOldStaged();
   if (options_.spec.mode == Mode::kSync || seal.id.step.value == 0) refused_.clear();
   state_ = State::kOpen;
+  MaybeCheckpoint(now, seal, scale);
 }
 
 // A server that has yet to apply the seal still announces what is in it.
@@ -469,10 +472,10 @@ void Coordinator::CommitWork(const Seal& seal) {
 void Coordinator::MaybeFinish(Time now) {
   if (confirming_) return;  // a reader must find the last version everywhere
   state_ = State::kFinished;
-  ended_at_ = now;
+  const bool again = std::exchange(ended_at_, now) != Time::Never();
   if (paused_) counters_.paused += now - paused_at_;
   paused_ = false;
-  Note(now, "finished", options_.spec.name, "at version " + ToString(version_));
+  if (!again) Note(now, "finished", options_.spec.name, "at version " + ToString(version_));
   AskEvaluation();
   for (const Member* member : members_.All()) {
     if (evaluator_ != member->id) Send(member->peer, Finish{version_, false});

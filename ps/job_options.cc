@@ -71,7 +71,8 @@ void AddJobOptions(CLI::App& app, JobSpec* job, JobTexts* texts) {
   add("--max-steps", job->max_steps, "Training steps; 0: until the epochs are done");
   add("--seed", job->seed, "Of the order of samples and of built-in models");
   add("--servers", job->servers, "Servers that the job starts with");
-  add("--replication", job->replication, "Copies of each chunk");
+  add("--replication", job->replication, "Copies of each chunk; 0: two as soon as there are two servers");
+  add("--verify-replicas", job->verify_replicas, "Compare the copies every so many steps; 0: never");
   add("--workers", texts->workers, "MIN:MAX; with fewer than MIN the job pauses");
   add("--chunk-bytes", job->chunk_bytes, "Unit of transfer and placement");
   add("--quorum", job->quorum, "sync: share of the workers that must be whole; the rest gets `grace-ms`");

@@ -15,6 +15,8 @@ namespace {
 size_t KeptVersions(Mode mode) { return mode == Mode::kSync ? 2 : 4; }
 
 constexpr size_t kMaxDeferred = 64;
+constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
+constexpr Duration kLongestBackoff = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -25,6 +27,7 @@ Replica::Replica(Options options) : options_(std::move(options)) {}
 void Replica::OnCoordinatorLink(Time now, PeerId peer) {
   coordinator_ = peer;
   welcomed_ = false;
+  heard_at_ = now;
   SendHello(now);
 }
 
@@ -46,6 +49,9 @@ void Replica::OnTick(Time now) {
   }
   if (!welcomed_) return SendHello(now);
   Send(coordinator_, Heartbeat{});
+  if (draining_) Send(coordinator_, ControlRequest{"drain", {}});
+  AskForSums(now);
+  AskForChunks(now);
   // A lost Staged would leave the step waiting for a contribution that is here (rule R18).
   for (const auto& [key, slot] : slots_) {
     if (Whole(slot)) Announce(slot);
@@ -53,9 +59,15 @@ void Replica::OnTick(Time now) {
   next_tick_ = now + job_->heartbeat();
 }
 
-void Replica::OnClosed(Time, PeerId peer) {
+void Replica::OnClosed(Time now, PeerId peer) {
   std::erase_if(waiting_, [&](const WaitingPull& w) { return w.peer == peer; });
   if (peer == coordinator_) coordinator_ = {};
+  for (auto& [id, link] : links_) {
+    if (link.peer != peer) continue;
+    link.peer = {};
+    link.backoff = std::min<Duration>(kLongestBackoff, link.backoff == Duration{0} ? kFirstBackoff : link.backoff * 2);
+    link.retry_at = now + link.backoff;
+  }
 }
 
 void Replica::Send(PeerId to, Body body, Buffer payload) {
@@ -70,17 +82,37 @@ bool Replica::Obeys(Ballot ballot) const {
   return ballot >= promised_;
 }
 
+// A server that was started again and has no job yet may have that one in a moment.
+Status Replica::NotMyJob() const {
+  if (job_uid_ == JobUid{}) return {Code::kUnavailable, "this server has no job yet; try again"};
+  return {Code::kWrongJob, "this server runs another job"};
+}
+
 void Replica::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer payload) {
   if (const auto* push = std::get_if<Push>(&envelope.body)) {
-    if (envelope.job != job_uid_) return RefusePush(from, *push, {Code::kWrongJob, "this server runs another job"});
+    if (envelope.job != job_uid_) return RefusePush(from, *push, NotMyJob());
     return Handle(from, *push, std::move(payload));
   }
   if (const auto* pull = std::get_if<Pull>(&envelope.body)) {
-    if (envelope.job != job_uid_)
-      return Send(from, PullRefused{Code::kWrongJob, version_, "this server runs another job"});
+    if (envelope.job != job_uid_) {
+      const Status why = NotMyJob();
+      return Send(from, PullRefused{why.code(), version_, why.message()});
+    }
     return Handle(from, *pull);
   }
+  if (job_uid_ != JobUid{} && envelope.job == job_uid_) {
+    // From other servers; each is checked against the map or the move that it belongs to.
+    if (const auto* m = std::get_if<ReplicateSum>(&envelope.body)) {
+      Handle(*m, envelope.ballot, std::move(payload));
+      return MaybePrepared(now);
+    }
+    if (const auto* m = std::get_if<WantSums>(&envelope.body)) return Handle(from, *m);
+    if (const auto* m = std::get_if<WantChunks>(&envelope.body)) return Handle(from, *m);
+    if (const auto* m = std::get_if<History>(&envelope.body)) return Handle(*m);
+    if (const auto* m = std::get_if<ChunkState>(&envelope.body)) return Handle(*m, std::move(payload));
+  }
   if (from != coordinator_) return;  // the rest comes from the coordinator alone
+  heard_at_ = now;
   if (const auto* m = std::get_if<Welcome>(&envelope.body)) return Handle(now, from, envelope, *m);
   if (const auto* m = std::get_if<Refused>(&envelope.body)) {
     if (!welcomed_) failure_ = Status(m->code, m->message).With("the coordinator refused this server");
@@ -95,14 +127,24 @@ void Replica::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer 
     finished_ = true;
     return;
   }
+  if (std::holds_alternative<Drained>(envelope.body)) {
+    drained_ = true;
+    return;
+  }
+  if (const auto* m = std::get_if<ControlReply>(&envelope.body)) {
+    if (m->code != Code::kOk) drain_refused_ = Status(m->code, m->message);
+    return;
+  }
   if (applying_) {
     // The decision being carried out is final: what comes after it is answered from the version it leads to.
     if (deferred_.size() < kMaxDeferred) deferred_.push_back({from, envelope});
     return;
   }
   if (const auto* m = std::get_if<Promise>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
+  if (const auto* m = std::get_if<ReceiveChunks>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
   if (const auto* m = std::get_if<SealStep>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
   if (const auto* m = std::get_if<Commit>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
+  if (const auto* m = std::get_if<Snapshot>(&envelope.body)) return Handle(from, *m);
 }
 
 void Replica::RunDeferred(Time now) {
@@ -124,10 +166,16 @@ void Replica::Handle(Time now, PeerId, const Envelope& envelope, const Welcome& 
   job_uid_ = envelope.job;
   job_ = m.job;
   id_ = m.server;
-  next_tick_ = now + job_->heartbeat();
+  next_tick_ = now;  // the first heartbeat says that this server is really there
+  if (draining_) Send(coordinator_, ControlRequest{"drain", {}});
 }
 
-void Replica::Handle(Time, PeerId from, const Promise& m, Ballot ballot) {
+void Replica::Drain(Time) {
+  draining_ = true;
+  if (welcomed_) Send(coordinator_, ControlRequest{"drain", {}});
+}
+
+void Replica::Handle(Time now, PeerId from, const Promise& m, Ballot ballot) {
   if (!Obeys(ballot)) return SendStale(from);
   if (m.map.ballot != ballot || m.map.Find(id_) == nullptr || m.map.Find(id_)->incarnation != options_.incarnation) {
     return log::Warning("a promise was asked for a map that this server is not in; ignored");
@@ -137,15 +185,25 @@ void Replica::Handle(Time, PeerId from, const Promise& m, Ballot ballot) {
   auto layout = layout_ ? layout_ : ChunkLayout::Make(m.spec, m.map.chunk_bytes);
   if (layout->spec().hash() != m.map.spec_hash) return log::Warning("a map of another model was offered; ignored");
   if (Status valid = Validate(m.map, *layout); !valid.ok()) return log::Warning(valid.message() + "; ignored");
-  promised_ = ballot;
-  layout_ = std::move(layout);
-  map_ = m.map;
-  primary_chunks_ = map_->PrimaryChunks(id_);
-  held_chunks_ = map_->HeldChunks(id_);
-  if (published_.empty()) Publish({0}, {}, {});
-  summing_.reset();  // a sum that was not prepared before the promise is no record
-  nonfinite_.reset();
+  if (!CanHold(m.map)) return log::Warning("a map gives this server chunks that it was never given; ignored");
+  // Asked once more, perhaps by a message that was long under way: the same answer, and nothing of what has happened
+  // since is undone.
+  if (ballot != promised_ || !map_) {
+    promised_ = ballot;
+    layout_ = std::move(layout);
+    map_ = m.map;
+    AdoptPlacement(now);
+    // A sum that was not prepared before the promise is no record.
+    summing_.reset();
+    gathering_.reset();
+    nonfinite_.reset();
+    std::erase_if(early_, [&](const auto& entry) { return entry.first.ballot < promised_; });
+  }
+  if (MustRestore(m.restore)) return Restore(*m.restore);
+  AnswerPromise(from);
+}
 
+void Replica::AnswerPromise(PeerId to) {
   Promised answer{id_, options_.incarnation, version_, digest_, applied_, applied_scale_, {}, {}, {}};
   if (prepared_) {
     answer.prepared = prepared_->seal;
@@ -154,7 +212,7 @@ void Replica::Handle(Time, PeerId from, const Promise& m, Ballot ballot) {
   for (const auto& [key, slot] : slots_) {
     if (Whole(slot)) answer.held.push_back(slot.contribution);
   }
-  Send(from, std::move(answer));
+  Send(to, std::move(answer));
 }
 
 void Replica::SendStale(PeerId to) { Send(to, StaleBallot{id_, promised_, version_}); }
@@ -231,70 +289,12 @@ void Replica::Handle(Time now, PeerId from, const SealStep& m, Ballot ballot) {
   promised_ = std::max(promised_, ballot);
   if (prepared_ && prepared_->seal.id == seal.id) return SendPrepared(from);
   if (nonfinite_ && nonfinite_->seal == seal.id) return Send(from, *nonfinite_);
-  if (summing_ && summing_->id == seal.id) return;
+  if ((summing_ && summing_->id == seal.id) || (gathering_ && gathering_->seal.id == seal.id)) return;
   if (prepared_ && prepared_->seal.id.ballot >= ballot) return SendStale(from);
   collapsed_ = m.collapsed;
   StartSum(seal);
   // A server without chunks has nothing to compute.
   if (primary_chunks_.empty()) OnSummed(now, {seal.id, {}, {}, {}});
-}
-
-void Replica::StartSum(const Seal& seal) {
-  SumWork work{seal.id, primary_chunks_, {}, seal.weights};
-  std::vector<const Slot*> slots;
-  for (const Contribution& c : seal.contributors) {
-    SlotKey key = KeyOf(c);
-    if (EVERSTEP_PLANTED("slot-by-name")) key = {c.worker, c.base, {}, {}};
-    const auto it = slots_.find(key);
-    if (!primary_chunks_.empty() && (it == slots_.end() || !Whole(it->second))) {
-      if (EVERSTEP_PLANTED("sum-what-is-here")) {
-        work.weights.erase(work.weights.begin() + static_cast<long>(slots.size()));
-        continue;
-      }
-      return log::Warning("a seal names a contribution that is not here; waiting for another ballot");
-    }
-    if (!primary_chunks_.empty()) slots.push_back(&it->second);
-  }
-  summing_ = seal;
-  if (primary_chunks_.empty()) return;
-  for (ChunkId chunk : primary_chunks_) {
-    auto& inputs = work.contributions.emplace_back();
-    for (const Slot* slot : slots) inputs.push_back(slot->chunks.at(chunk));
-  }
-  if (EVERSTEP_PLANTED("arrival-order")) {
-    for (auto& inputs : work.contributions) std::reverse(inputs.begin(), inputs.end());
-  }
-  sums_.push_back(std::move(work));
-}
-
-void Replica::OnSummed(Time, SumResult result) {
-  if (!summing_ || summing_->id != result.seal || version_ != result.seal.step) return;  // superseded meanwhile
-  Seal seal = std::move(*summing_);
-  summing_.reset();
-  std::vector<WorkerId> poisoned;
-  for (const auto& positions : result.nonfinite) {
-    for (uint32_t position : positions) {
-      if (position < seal.contributors.size()) poisoned.push_back(seal.contributors[position].worker);
-    }
-  }
-  if (!poisoned.empty() && !EVERSTEP_PLANTED("let-nan-in")) {
-    std::sort(poisoned.begin(), poisoned.end());
-    poisoned.erase(std::unique(poisoned.begin(), poisoned.end()), poisoned.end());
-    counters_.nonfinite += poisoned.size();
-    nonfinite_ = NonFinite{id_, seal.id, std::move(poisoned)};
-    return Send(coordinator_, *nonfinite_);
-  }
-  Record record{std::move(seal), {}, {}};
-  for (size_t i = 0; i < result.sums.size(); ++i) {
-    record.sums.emplace(primary_chunks_[i], std::move(result.sums[i]));
-    record.squared_norms.emplace(primary_chunks_[i], result.squared_norms[i]);
-  }
-  prepared_ = std::move(record);
-  if (collapsed_) {
-    StartApply(ClipScale(prepared_->seal.clip_norm, prepared_->squared_norms));
-  } else {
-    SendPrepared(coordinator_);
-  }
 }
 
 void Replica::SendPrepared(PeerId to) {
@@ -322,7 +322,10 @@ void Replica::StartApply(double scale) {
   applying_scale_ = scale;
   const Record& record = *prepared_;
   ApplyWork work{record.seal.id, {}, {}, {}, record.seal.learning_rate, scale, record.seal.id.step.value};
-  for (const auto& [chunk, sum] : record.sums) {
+  const uint64_t every = job_->verify_replicas;
+  work.check = every > 0 && version_.value % every == 0 && map_->servers.size() > 1;
+  for (ChunkId chunk : held_chunks_) {
+    const Buffer& sum = record.sums.at(chunk);
     work.chunks.push_back(chunk);
     work.sums.push_back(sum);
     if (version_.value > 0) work.parameters.push_back(published_.back().chunks.at(chunk));
@@ -330,9 +333,9 @@ void Replica::StartApply(double scale) {
   if (version_.value == 0) {
     // Step 0 is the initialisation: its one contribution is the parameters themselves.
     work.parameters = work.sums;
-    return OnApplied({}, {work.seal, std::move(work.parameters)});
+    return OnApplied({}, {work.seal, std::move(work.parameters), {}});
   }
-  if (work.chunks.empty()) return OnApplied({}, {work.seal, {}});
+  if (work.chunks.empty()) return OnApplied({}, {work.seal, {}, {}});
   applies_.push_back(std::move(work));
 }
 
@@ -340,8 +343,11 @@ void Replica::OnApplied(Time now, ApplyResult result) {
   EVERSTEP_CHECK(applying_ && prepared_ && prepared_->seal.id == result.seal, "an update that nobody asked for");
   applying_ = false;
   std::map<ChunkId, Buffer> chunks;
-  size_t i = 0;
-  for (const auto& [chunk, sum] : prepared_->sums) chunks.emplace(chunk, std::move(result.parameters[i++]));
+  checks_.clear();
+  for (size_t i = 0; i < held_chunks_.size(); ++i) {
+    chunks.emplace(held_chunks_[i], std::move(result.parameters[i]));
+    if (i < result.checksums.size()) checks_.push_back({held_chunks_[i], result.checksums[i]});
+  }
   applied_ = std::move(prepared_->seal);
   applied_scale_ = applying_scale_;
   prepared_.reset();
@@ -349,12 +355,14 @@ void Replica::OnApplied(Time now, ApplyResult result) {
   Publish(Next(version_), applied_->digest, std::move(chunks));
   DropSlotsAfter(*applied_);
   SendApplied(coordinator_);
+  std::erase_if(early_, [&](const auto& entry) { return entry.first.step < version_; });
+  move_.reset();  // a copy of the version before is of no use
   AnswerWaitingPulls();
   RunDeferred(now);
 }
 
 void Replica::SendApplied(PeerId to) {
-  Send(to, Applied{id_, options_.incarnation, applied_->id, applied_->digest, applied_scale_});
+  Send(to, Applied{id_, options_.incarnation, applied_->id, applied_->digest, applied_scale_, checks_});
 }
 
 void Replica::Publish(Version version, Digest digest, std::map<ChunkId, Buffer> chunks) {
@@ -414,6 +422,8 @@ void Replica::Handle(PeerId from, const Pull& m) {
     return Send(from, PullRefused{Code::kResourceExhausted, version_, "too many readers wait here"});
   }
   waiting_.push_back({from, m});
+  // What "all" means is said by the map of now.
+  if (m.chunks.empty()) waiting_.back().pull.chunks = primary_chunks_;
 }
 
 // The worker believes that its contribution is here. Says which parts are not (lost with a link that broke), or that it

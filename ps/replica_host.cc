@@ -1,9 +1,12 @@
 #include "ps/replica_host.h"
 
+#include "base/checksum.h"
+
 namespace everstep {
 
-ReplicaHost::ReplicaHost(Loop& loop, Replica::Options options, std::function<void()> changed)
-    : loop_(loop), core_(std::move(options)), changed_(std::move(changed)) {}
+ReplicaHost::ReplicaHost(Loop& loop, Replica::Options options, CheckpointOptions checkpoints,
+                         std::function<void()> changed)
+    : loop_(loop), core_(std::move(options)), changed_(std::move(changed)), checkpoint_(std::move(checkpoints)) {}
 
 ReplicaHost::~ReplicaHost() { *alive_ = false; }
 
@@ -13,8 +16,12 @@ kernels::ShardMath& ReplicaHost::Math() {
 }
 
 void ReplicaHost::RunWork() {
+  for (RestoreWork& work : core_.TakeRestores()) RunRestore(std::move(work));
   for (SumWork& work : core_.TakeSums()) RunSum(std::move(work));
+  for (SnapshotWork& work : core_.TakeSnapshots()) RunSnapshot(std::move(work));
   for (ApplyWork& work : core_.TakeApplies()) RunApply(std::move(work));
+  for (ExportWork& work : core_.TakeExports()) RunExport(std::move(work));
+  for (ImportWork& work : core_.TakeImports()) RunImport(std::move(work));
 }
 
 void ReplicaHost::RunSum(SumWork work) {
@@ -40,14 +47,61 @@ void ReplicaHost::RunSum(SumWork work) {
 void ReplicaHost::RunApply(ApplyWork work) {
   compute_.loop().Post([this, &math = Math(), alive = alive_, work = std::make_shared<ApplyWork>(std::move(work))] {
     const size_t count = work->chunks.size();
-    auto result = std::make_shared<ApplyResult>(ApplyResult{work->seal, std::vector<Buffer>(count)});
+    auto result = std::make_shared<ApplyResult>(
+        ApplyResult{work->seal, std::vector<Buffer>(count), std::vector<uint64_t>(work->check ? count : 0)});
     const kernels::ApplyOptions options{work->learning_rate, work->scale, work->update};
     kernels::ForEachChunk(count, [&](size_t i) {
       result->parameters[i] = math.Apply(work->chunks[i], work->parameters[i], work->sums[i], options);
+      if (work->check) result->checksums[i] = Checksum64(result->parameters[i].span());
     });
     loop_.Post([this, alive, result] {
       if (!*alive) return;
       core_.OnApplied(SteadyNow(), std::move(*result));
+      changed_();
+    });
+  });
+}
+
+void ReplicaHost::RunExport(ExportWork work) {
+  compute_.loop().Post([this, &math = Math(), alive = alive_, work = std::make_shared<ExportWork>(std::move(work))] {
+    auto result = std::make_shared<ExportResult>(ExportResult{work->to, std::move(work->header), {}});
+    const std::map<std::string, Buffer> state = math.ExportState(result->header.chunk);
+    const size_t bytes = work->parameters.size();
+    MutableBuffer payload(bytes * (1 + state.size()));
+    std::byte* end = payload.data();
+    const auto append = [&](const Buffer& part) {
+      if (!part.empty()) std::memcpy(end, part.data(), part.size());
+      end += part.size();
+    };
+    append(work->parameters);
+    for (const auto& [name, array] : state) {
+      result->header.arrays.push_back(name);
+      append(array);
+    }
+    result->payload = std::move(payload).Freeze();
+    loop_.Post([this, alive, result] {
+      if (!*alive) return;
+      core_.OnExported(SteadyNow(), std::move(*result));
+      changed_();
+    });
+  });
+}
+
+void ReplicaHost::RunImport(ImportWork work) {
+  compute_.loop().Post([this, &math = Math(), alive = alive_, work = std::make_shared<ImportWork>(std::move(work))] {
+    const size_t bytes = work->payload.size() / (1 + work->header.arrays.size());
+    std::map<std::string, Buffer> state;
+    for (size_t i = 0; i < work->header.arrays.size(); ++i) {
+      state.emplace(work->header.arrays[i], work->payload.Slice((1 + i) * bytes, bytes));
+    }
+    auto result = std::make_shared<ImportResult>();
+    result->header = std::move(work->header);
+    result->outcome = math.ImportState(result->header.chunk, state);
+    // A copy of its own: the received buffer is several times as large as the part that is kept.
+    result->parameters = Buffer::Copy(work->payload.data(), bytes);
+    loop_.Post([this, alive, result] {
+      if (!*alive) return;
+      core_.OnImported(SteadyNow(), std::move(*result));
       changed_();
     });
   });

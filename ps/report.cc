@@ -44,6 +44,8 @@ json Counters(const Coordinator::Counters& c) {
           {"refused_contributions", c.refused_contributions},
           {"void_leases", c.void_leases},
           {"ballots", c.ballots},
+          {"checkpoints", c.checkpoints},
+          {"failed_checkpoints", c.failed_checkpoints},
           {"paused_ms", Milliseconds(c.paused)}};
 }
 
@@ -90,7 +92,8 @@ json ServersJson(const Coordinator& coordinator) {
                     {"address", s.address},
                     {"connected", s.connected},
                     {"chunks", s.chunks},
-                    {"bytes", s.bytes}});
+                    {"bytes", s.bytes},
+                    {"draining", s.draining}});
   }
   return list;
 }

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "ps/probe.h"
 #include "ps/report.h"
 #include "schema/codec.h"
 
@@ -12,15 +13,23 @@ namespace everstep {
 namespace {
 
 constexpr PeerId kLocalPeer{1};
-constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
-constexpr Duration kLongestBackoff = std::chrono::seconds(1);
+constexpr Duration kConnectDeadline = std::chrono::seconds(2);
+// While the coordinator is looked for, or might fall silent, it is a matter of tenths of a second.
+constexpr Duration kWatchEvery = std::chrono::milliseconds(50);
+// At the start, for the servers of an earlier life to say that they still hold the job.
+constexpr Duration kProbePatience = std::chrono::seconds(2);
 
 bool IsForReplica(const Body& body) {
   return std::holds_alternative<Push>(body) || std::holds_alternative<Pull>(body) ||
          std::holds_alternative<Welcome>(body) || std::holds_alternative<Refused>(body) ||
          std::holds_alternative<Promise>(body) || std::holds_alternative<SealStep>(body) ||
          std::holds_alternative<Commit>(body) || std::holds_alternative<Finish>(body) ||
-         std::holds_alternative<JobFailed>(body) || std::holds_alternative<HeartbeatAck>(body);
+         std::holds_alternative<JobFailed>(body) || std::holds_alternative<HeartbeatAck>(body) ||
+         std::holds_alternative<Snapshot>(body) || std::holds_alternative<ReplicateSum>(body) ||
+         std::holds_alternative<WantSums>(body) || std::holds_alternative<ReceiveChunks>(body) ||
+         std::holds_alternative<WantChunks>(body) || std::holds_alternative<History>(body) ||
+         std::holds_alternative<ChunkState>(body) || std::holds_alternative<Drained>(body) ||
+         std::holds_alternative<ControlReply>(body);
 }
 
 }  // namespace
@@ -52,7 +61,9 @@ class Server::Peer : public transport::ConnectionHandler {
 Server::Server(Loop& loop, Options options) : loop_(loop), options_(std::move(options)) {}
 
 Server::~Server() {
+  *alive_ = false;
   if (timer_) loop_.Cancel(*timer_);
+  if (seek_) loop_.Cancel(*seek_);
   peers_.clear();
   closing_.clear();
 }
@@ -60,9 +71,8 @@ Server::~Server() {
 Result<std::unique_ptr<Server>> Server::Start(Loop& loop, Options options) {
   std::unique_ptr<Server> server(new Server(loop, std::move(options)));
   EVERSTEP_RETURN_IF_ERROR(server->Listen());
+  server->ServeAnew();
   if (server->options_.job) EVERSTEP_RETURN_IF_ERROR(server->StartCoordinator());
-  Replica::Options replica{{EntropyU64()}, server->options_.name, server->address_};
-  server->replica_ = std::make_unique<ReplicaHost>(loop, std::move(replica), [raw = server.get()] { raw->Pump(); });
   loop.Post([raw = server.get()] {
     if (raw->coordinator_) {
       raw->replica_->core().OnCoordinatorLink(SteadyNow(), kLocalPeer);
@@ -94,51 +104,59 @@ Status Server::Listen() {
   return Status::Ok();
 }
 
+// A new life of the replica: empty, and in no map.
+void Server::ServeAnew() {
+  Replica::Options replica{{EntropyU64()}, options_.name, address_};
+  replica_ = std::make_unique<ReplicaHost>(loop_, std::move(replica), options_.checkpoints, [this] { Pump(); });
+}
+
 Status Server::StartCoordinator() {
   std::unique_ptr<ConfigRecord> record = MakeMemoryRecord();
-  if (!options_.state_folder.empty()) {
-    EVERSTEP_ASSIGN(record, MakeFileRecord(options_.state_folder));
-    EVERSTEP_ASSIGN(const std::optional<Configuration> found, record->Read());
+  if (KeepsRecord()) {
+    EVERSTEP_ASSIGN(record, OpenRecord(options_.job->name));
+    EVERSTEP_ASSIGN(std::optional<Configuration> found, record->Read());
     if (found && !options_.allow_fresh) {
-      return {Code::kFailed,
-              options_.state_folder +
-                  " holds the record of an earlier life of a job, whose parameters lived in its servers' "
-                  "memory and ended with them; give --allow-fresh to start anew, or another --state folder"};
+      // Whoever was at this address is gone, and this process holds nothing; others may still have copies of
+      // everything.
+      Configuration others = *found;
+      std::erase_if(others.map.servers, [&](const ServerEntry& server) { return server.address == address_; });
+      std::set<ServerId> gone = ServersThatAreGone(others, kProbePatience);
+      for (const ServerEntry& server : found->map.servers) {
+        if (server.address == address_) gone.insert(server.id);
+      }
+      if (WithoutServers(found->map, gone)) {
+        if (found->holder_address == address_) return TakeOffice(SteadyNow(), *found);
+        hint_ = found->holder_address;
+        found_ = std::move(found);
+        return Status::Ok();
+      }
     }
-    if (found) std::remove((options_.state_folder + "/configuration").c_str());
   }
-  Coordinator::Options core{{EntropyU64()}, *options_.job, {EntropyU64()}, {}};
-  coordinator_ = std::make_unique<CoordinatorHost>(
-      loop_, CoordinatorHost::Options{std::move(core), options_.records_path, options_.progress}, std::move(record),
-      [this] { Pump(); });
+  EVERSTEP_ASSIGN(const bool first, ClaimOffice());
+  if (!first) return Status::Ok();
+  EVERSTEP_ASSIGN(CoordinatorHost::Options host, PrepareJob(*record));
+  coordinator_ = std::make_unique<CoordinatorHost>(loop_, std::move(host), std::move(record), [this] { Pump(); });
+  kept_records_ = true;
+  Register();
   return coordinator_->status();
 }
 
 // ---- Links ----
 
-void Server::ConnectToCoordinator() {
-  if (ended_ || coordinator_link_ != PeerId{}) return;
-  const PeerId id{next_peer_++};
-  auto& peer = peers_[id] = std::make_unique<Peer>(*this, id);
-  auto connected = context_->Connect(options_.join, peer.get(), std::chrono::seconds(2));
-  if (!connected.ok()) {
-    peers_.erase(id);
-    return End(connected.status());
-  }
-  peer->connection = *connected;
-  coordinator_link_ = id;
-  replica_->core().OnCoordinatorLink(SteadyNow(), id);
-  Pump();
-}
-
 void Server::OnFrame(Peer& peer, transport::Received received) {
   const Result<Envelope> envelope = Decode(received.header);
   if (!envelope.ok()) return Refuse(peer, envelope.status());
-  if (peer.id() == coordinator_link_) {
+  const Time now = SteadyNow();
+  if (const auto* m = std::get_if<NotCoordinator>(&envelope->body)) {
+    if (peer.id() == coordinator_link_) Follow(now, *m);
+    return;
+  }
+  Dispatch(now, peer.id(), *envelope, std::move(received.payload));
+  if (peer.id() == coordinator_link_ && replica_->core().welcomed()) {
     coordinator_lost_ = Time::Never();
     backoff_ = Duration{0};
+    unreachable_.clear();
   }
-  Dispatch(SteadyNow(), peer.id(), *envelope, std::move(received.payload));
   Pump();
 }
 
@@ -163,15 +181,7 @@ void Server::OnClosed(Peer& peer, const Status& why) {
   if (auto node = peers_.extract(id); !node.empty()) closing_.push_back(std::move(node.mapped()));
   replica_->core().OnClosed(now, id);
   if (coordinator_) coordinator_->core().OnClosed(now, id);
-  if (id == coordinator_link_) {
-    coordinator_link_ = {};
-    if (coordinator_lost_ == Time::Never()) {
-      coordinator_lost_ = now;
-      log::Warning("the coordinator's link was lost: " + why.ToString());
-    }
-    backoff_ = std::min<Duration>(kLongestBackoff, backoff_ == Duration{0} ? kFirstBackoff : backoff_ * 2);
-    if (!replica_->core().finished()) loop_.At(now + backoff_, [this] { ConnectToCoordinator(); });
-  }
+  if (id == coordinator_link_) LoseCoordinator(now, why.ToString());
   loop_.Post([this] { closing_.clear(); });
   Pump();
 }
@@ -182,12 +192,37 @@ void Server::Dispatch(Time now, PeerId from, const Envelope& envelope, Buffer pa
   if (std::holds_alternative<StatusRequest>(envelope.body)) return AnswerStatus(from, envelope);
   if (IsForReplica(envelope.body)) return replica_->core().OnMessage(now, from, envelope, std::move(payload));
   if (coordinator_) return coordinator_->core().OnMessage(now, from, envelope);
-  if (std::holds_alternative<Hello>(envelope.body)) {
-    const Refused answer{Code::kUnavailable, "this server does not coordinate; the coordinator is at " + options_.join};
-    if (const auto it = peers_.find(from); it != peers_.end()) {
-      (void)it->second->connection->Send({Encode({envelope.job, {}, answer}), {}});
-    }
+  const bool asks = std::holds_alternative<Hello>(envelope.body) || std::holds_alternative<Heartbeat>(envelope.body) ||
+                    std::holds_alternative<Ready>(envelope.body) || std::holds_alternative<Leave>(envelope.body) ||
+                    std::holds_alternative<ControlRequest>(envelope.body);
+  if (!asks) return;
+  const bool known = coordinator_link_ != PeerId{} && replica_->core().welcomed();
+  SendTo(from, {envelope.job, {}, NotCoordinator{known ? coordinator_address_ : ""}});
+}
+
+void Server::SendTo(PeerId id, const Envelope& envelope) {
+  const auto it = peers_.find(id);
+  if (it != peers_.end() && it->second->connection) (void)it->second->connection->Send({Encode(envelope), {}});
+}
+
+// A link to another server. Who cannot be reached is reported as closed later.
+Status Server::OpenPeer(PeerId id, const std::string& address) {
+  auto& peer = peers_[id] = std::make_unique<Peer>(*this, id);
+  auto connected = context_->Connect(address, peer.get(), kConnectDeadline);
+  if (connected.ok()) {
+    peer->connection = *connected;
+  } else {
+    peers_.erase(id);
   }
+  return connected.status();
+}
+
+void Server::ClosePeer(PeerId id) {
+  auto node = peers_.extract(id);
+  if (node.empty()) return;
+  if (node.mapped()->connection) node.mapped()->connection->Close();
+  closing_.push_back(std::move(node.mapped()));
+  loop_.Post([this] { closing_.clear(); });
 }
 
 void Server::AnswerStatus(PeerId to, const Envelope& request) {
@@ -218,23 +253,24 @@ void Server::Pump() {
   while (more) {
     more = false;
     replica_->RunWork();
+    for (const Replica::Opening& opening : replica_->core().TakeOpenings()) {
+      if (!OpenPeer(opening.peer, opening.address).ok()) replica_->core().OnClosed(now, opening.peer);
+    }
+    for (PeerId id : replica_->core().TakeClosings()) ClosePeer(id);
     for (Outgoing& message : replica_->core().TakeOutbox()) Deliver(false, std::move(message));
     if (coordinator_) {
       coordinator_->Collect(now);
       for (Outgoing& message : coordinator_->core().TakeOutbox()) Deliver(true, std::move(message));
       for (PeerId id : coordinator_->core().TakeClosings()) {
-        if (const auto it = peers_.find(id); it != peers_.end()) {
-          it->second->connection->Close();
-          closing_.push_back(std::move(it->second));
-          peers_.erase(it);
-          loop_.Post([this] { closing_.clear(); });
-        }
+        ClosePeer(id);
+        replica_->core().OnClosed(now, id);
       }
     }
     while (!local_.empty()) {
       more = true;
       Local local = std::move(local_.front());
       local_.pop_front();
+      if (local.to_coordinator && !coordinator_) continue;
       if (local.to_coordinator) {
         coordinator_->core().OnMessage(now, kLocalPeer, local.envelope);
       } else {
@@ -250,12 +286,18 @@ void Server::Pump() {
 void Server::Arm(Time now) {
   Time next = std::min(replica_->core().NextDeadline(), now + std::chrono::seconds(1));
   if (coordinator_) next = std::min(next, coordinator_->core().NextDeadline());
+  // A moment, not a distance: however often this is called, the watch is kept.
+  if (!coordinator_) next = std::min(next, watch_at_);
   if (timer_) loop_.Cancel(*timer_);
   timer_ = loop_.At(next, [this] {
     timer_.reset();
     const Time due = SteadyNow();
     if (coordinator_) coordinator_->core().OnTick(due);
     replica_->core().OnTick(due);
+    if (due >= watch_at_) {
+      watch_at_ = due + kWatchEvery;
+      WatchCoordinator(due);
+    }
     Pump();
   });
 }
@@ -265,26 +307,66 @@ void Server::Arm(Time now) {
 void Server::CheckEnd(Time now) {
   if (coordinator_) {
     Coordinator& core = coordinator_->core();
-    if (!core.Done(now)) return;
-    if (core.state() == Coordinator::State::kDeposed) return End({Code::kStale, "another coordinator took over"});
-    return End(core.failure() ? *core.failure() : Status::Ok());
+    if (!core.Done(now) || standing_down_) return;
+    if (core.state() != Coordinator::State::kDeposed) return End(core.failure() ? *core.failure() : Status::Ok());
+    standing_down_ = true;
+    loop_.Post([this] { StandDown(SteadyNow()); });
+    return;
   }
   Replica& core = replica_->core();
   if (core.finished() && finished_at_ == Time::Never()) finished_at_ = now;
+  if (core.drained()) {
+    log::Info("this server holds nothing any more; it ends");
+    return End(Status::Ok());
+  }
+  if (stopping_ && core.drain_refused()) return End(core.drain_refused()->With("stopped on request, without draining"));
+  // Without a coordinator nobody will empty it.
+  if (stopping_ && coordinator_lost_ != Time::Never() && now - coordinator_lost_ > core.job_spec()->lease()) {
+    return End({Code::kCancelled, "stopped on request; nobody coordinates"});
+  }
+  if (stopping_ && now > stop_by_)
+    return End({Code::kCancelled, "stopped on request; it could not be emptied in time"});
+  if (core.failure() && core.failure()->code() == Code::kFenced) {
+    if (stopping_) return End(Status::Ok());
+    if (standing_down_) return;
+    standing_down_ = true;
+    log::Warning(core.failure()->message() + "; serving anew, as a new life");
+    loop_.Post([this] {
+      standing_down_ = false;
+      std::vector<PeerId> links;
+      for (const auto& [id, peer] : peers_) links.push_back(id);
+      for (PeerId id : links) ClosePeer(id);
+      coordinator_link_ = {};
+      hint_ = coordinator_address_;
+      ServeAnew();
+      if (coordinator_lost_ == Time::Never()) coordinator_lost_ = SteadyNow();
+      Seek(SteadyNow(), Duration{0});
+    });
+    return;
+  }
   if (core.failure()) return End(*core.failure());
   // The coordinating server stays until every worker has fetched the result; its going is the sign to go.
   if (core.finished() && coordinator_link_ == PeerId{}) return End(Status::Ok());
   const Duration patience = core.job_spec() ? core.job_spec()->timeout : options_.timeout;
   if (!core.finished() && coordinator_lost_ != Time::Never() && now - coordinator_lost_ > patience) {
-    End({Code::kUnavailable, "no coordinator at " + options_.join + " for " +
-                                 std::to_string(static_cast<int>(Seconds(patience))) +
+    End({Code::kUnavailable, "no coordinator at " + (options_.join.empty() ? coordinator_address_ : options_.join) +
+                                 " for " + std::to_string(static_cast<int>(Seconds(patience))) +
                                  " s; is the first everstep-ps running, and is --join its address?"});
   }
 }
 
 void Server::RequestStop() {
-  if (!coordinator_) return End({Code::kCancelled, "stopped on request"});
-  coordinator_->core().Fail(SteadyNow(), {Code::kCancelled, "the coordinating server was stopped on request"});
+  const Time now = SteadyNow();
+  if (!coordinator_) {
+    Replica& core = replica_->core();
+    if (stopping_ || !core.welcomed() || core.finished()) return End({Code::kCancelled, "stopped on request"});
+    log::Info("asked to stop; what this server holds goes to the others first");
+    stopping_ = true;
+    stop_by_ = now + core.job_spec()->progress_deadline();
+    core.Drain(now);
+    return Pump();
+  }
+  coordinator_->core().Fail(now, {Code::kCancelled, "the coordinating server was stopped on request"});
   Pump();
   End({Code::kCancelled, "stopped on request"});
 }

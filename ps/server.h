@@ -1,4 +1,5 @@
-// One everstep-ps process: a listener, one replica, and on the coordinating server the coordinator too. Everything
+// One everstep-ps process: a listener, one replica, and on the coordinating server the coordinator too. Any server that
+// can reach the configuration record may take office when the coordinator is gone (ps/server_office.cc). Everything
 // lives on one Loop; sums and updates run beside it (ps/replica_host.h), the configuration record too
 // (ps/coordinator_host.h).
 //
@@ -10,9 +11,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "base/loop.h"
+#include "discovery/registration.h"
+#include "ps/checkpoint_host.h"
 #include "ps/coordinator_host.h"
 #include "ps/replica_host.h"
 #include "schema/peer.h"
@@ -30,10 +34,12 @@ class Server {
     std::optional<JobSpec> job;                   // set: this server coordinates
     std::string join;                             // otherwise: the coordinator's address
     Duration timeout = std::chrono::seconds(30);  // to find the coordinator
-    std::string state_folder;                     // configuration record; empty: in memory
-    bool allow_fresh = false;                     // start anew although the state folder has a record
-    std::string records_path;                     // commit records
-    std::string report_path;                      // JSON at the end
+    std::string state_folder;                     // configuration record in a file
+    std::string etcd;                             // ... or in etcd, at these URLs; neither: in memory
+    bool allow_fresh = false;                     // start anew although a record or broken checkpoints exist
+    CheckpointOptions checkpoints;
+    std::string records_path;  // commit records
+    std::string report_path;   // JSON at the end
     bool progress = true;
   };
 
@@ -43,7 +49,8 @@ class Server {
   ~Server();
 
   const std::string& address() const { return address_; }
-  // Asks for an orderly end: a coordinating server fails the job, any other just stops. Loop thread.
+  // Asks for an orderly end: a coordinating server fails the job, any other is emptied first and then ends. Asked
+  // again, it just stops. Loop thread.
   void RequestStop();
   // How it ended, once the loop was stopped by this server.
   const Status& outcome() const { return outcome_; }
@@ -61,7 +68,34 @@ class Server {
   Server(Loop& loop, Options options);
   Status Listen();
   Status StartCoordinator();
+  void ServeAnew();
+
+  // server_start.cc: what the coordinator begins with, and its record.
+  bool KeepsRecord() const { return !options_.state_folder.empty() || !options_.etcd.empty(); }
+  std::string JobName() const {
+    return replica_->core().job_spec() ? replica_->core().job_spec()->name : options_.job->name;
+  }
+  Result<std::unique_ptr<ConfigRecord>> OpenRecord(const std::string& job_name) const;
+  // With etcd: whether this server is the job's first coordinator, else where that is.
+  Result<bool> ClaimOffice();
+  void Register();
+  void Unregister();
+  Result<CoordinatorHost::Options> PrepareJob(ConfigRecord& record);
+  Result<CoordinatorHost::Options> HostOptions(Coordinator::Options core) const;
+
+  // server_office.cc
+  void LoseCoordinator(Time now, const std::string& why);
+  void Seek(Time now, Duration in);
   void ConnectToCoordinator();
+  std::string NextCandidate();
+  void Follow(Time now, const NotCoordinator& m);
+  void WatchCoordinator(Time now);
+  void MaybeTakeOffice(Time now);
+  std::optional<Duration> OfficeDelay() const;
+  void Consider(Time now, const Result<std::optional<Configuration>>& record);
+  Status TakeOffice(Time now, Configuration found);
+  void StandDown(Time now);
+
   void OnFrame(Peer& peer, transport::Received received);
   void OnClosed(Peer& peer, const Status& why);
   void Dispatch(Time now, PeerId from, const Envelope& envelope, Buffer payload);
@@ -70,6 +104,9 @@ class Server {
   // Moves everything that the cores have produced, until they have nothing more to say.
   void Pump();
   void Deliver(bool from_coordinator, Outgoing message);
+  Status OpenPeer(PeerId id, const std::string& address);
+  void ClosePeer(PeerId id);
+  void SendTo(PeerId id, const Envelope& envelope);
   void Arm(Time now);
   void CheckEnd(Time now);
   void End(Status outcome);
@@ -83,8 +120,22 @@ class Server {
   std::vector<std::unique_ptr<Peer>> closing_;
   uint64_t next_peer_ = 2;  // 1 is the process's own other core
   PeerId coordinator_link_;
+  std::string coordinator_address_;  // at the other end of that link, or of the last one
   Time coordinator_lost_ = Time::Never();
   Duration backoff_{0};
+  std::optional<Loop::TimerId> seek_;
+  std::string first_;  // the coordinator that etcd named when this server started
+  std::string hint_;   // where somebody said that the coordinator is
+  size_t next_candidate_ = 0;
+  std::set<std::string> unreachable_;  // since the coordinator was lost
+  Time office_at_;                     // not before this is taking office tried again
+  Time watch_at_;
+  bool reading_record_ = false;
+  bool standing_down_ = false;
+  bool kept_records_ = false;           // this process has written to its records file before
+  std::optional<Configuration> found_;  // at the start: this server's earlier life coordinated
+  bool stopping_ = false;
+  Time stop_by_ = Time::Never();
   std::unique_ptr<ReplicaHost> replica_;
   std::unique_ptr<CoordinatorHost> coordinator_;
   std::deque<Local> local_;
@@ -94,6 +145,9 @@ class Server {
   bool ended_ = false;
   Time finished_at_ = Time::Never();
   std::function<void()> on_end_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::shared_ptr<Registration> registration_;  // in etcd, while this server coordinates
+  std::unique_ptr<LoopThread> disk_;            // reads of the record; last: ends first
 };
 
 }  // namespace everstep

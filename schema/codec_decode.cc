@@ -116,6 +116,12 @@ class Reader {
     if (ok() && SealDigest(*out) != out->digest) Fail("a seal whose digest does not match its contents");
   }
 
+  void Read(const wire::WireRestoreFrom* in, RestoreFrom* out) {
+    out->label = Text(in->label(), limits::kMaxNameBytes);
+    Read(in->seal(), &out->seal);
+    out->scale = in->scale();
+  }
+
   void Read(const flatbuffers::Vector<const wire::WireChunkNorm*>* in, std::vector<ChunkNorm>* out) {
     const size_t count = Count(in, limits::kMaxHeaderBytes, "norms");
     for (size_t i = 0; i < count; ++i) {
@@ -141,6 +147,11 @@ class Reader {
     if (Status valid = Validate(*out); !valid.ok()) Fail(valid.message());
   }
 
+  void Read(const wire::WireServer* in, ServerEntry* out) {
+    if (!Required(in, "server")) return;
+    *out = {{in->id()}, {in->incarnation()}, Text(in->address(), limits::kMaxNameBytes)};
+  }
+
   void Read(const wire::WireMap* in, ShardMap* out) {
     if (!Required(in, "map")) return;
     out->ballot = {in->ballot()};
@@ -151,10 +162,9 @@ class Reader {
       return Fail("bad chunk size");
     }
     const size_t servers = Count(in->servers(), limits::kMaxServers, "servers");
-    for (size_t i = 0; i < servers; ++i) {
-      const auto* s = in->servers()->Get(static_cast<flatbuffers::uoffset_t>(i));
-      out->servers.push_back({{s->id()}, {s->incarnation()}, Text(s->address(), limits::kMaxNameBytes)});
-    }
+    out->servers.resize(servers);
+    for (size_t i = 0; i < servers; ++i)
+      Read(in->servers()->Get(static_cast<flatbuffers::uoffset_t>(i)), &out->servers[i]);
     const size_t chunks = Count(in->holder_counts(), limits::kMaxHeaderBytes, "chunks");
     const size_t holders = Count(in->holders(), limits::kMaxHeaderBytes, "holders");
     size_t at = 0;
@@ -207,6 +217,7 @@ class Reader {
     out->staleness_power = in->staleness_power();
     out->timeout = Duration(in->timeout_ns());
     out->task = Text(in->task());
+    out->verify_replicas = in->verify_replicas();
     if (Status valid = Validate(*out); ok() && !valid.ok()) Fail(valid.message());
   }
 
@@ -313,6 +324,7 @@ void ReadBody(Reader& r, const wire::WireWrongShard& in, WrongShard* m) { r.Read
 void ReadBody(Reader& r, const wire::WirePromise& in, Promise* m) {
   r.Read(in.map(), &m->map);
   r.Read(in.spec(), &m->spec);
+  r.Optional(in.restore(), &m->restore);
   if (r.ok() && m->spec.tensors.empty()) r.Fail("an empty model");
 }
 void ReadBody(Reader& r, const wire::WirePromised& in, Promised* m) {
@@ -357,12 +369,101 @@ void ReadBody(Reader& r, const wire::WireApplied& in, Applied* m) {
   r.Read(in.seal(), &m->seal);
   m->digest = {in.digest()};
   m->scale = in.scale();
+  const size_t count = r.Count(in.checks(), limits::kMaxHeaderBytes, "checks");
+  for (size_t i = 0; i < count; ++i) {
+    const auto* check = in.checks()->Get(static_cast<flatbuffers::uoffset_t>(i));
+    m->checks.push_back({{check->chunk()}, check->checksum()});
+  }
 }
 void ReadBody(Reader&, const wire::WireStaleBallot& in, StaleBallot* m) {
   *m = {{in.server()}, {in.promised()}, {in.version()}};
 }
 void ReadBody(Reader&, const wire::WireStatusRequest&, StatusRequest*) {}
 void ReadBody(Reader& r, const wire::WireStatusReply& in, StatusReply* m) { m->json = r.Text(in.json()); }
+void ReadBody(Reader& r, const wire::WireSnapshot& in, Snapshot* m) {
+  *m = {{in.version()}, {in.digest()}, r.Text(in.label(), limits::kMaxNameBytes)};
+}
+void ReadBody(Reader& r, const wire::WireSnapshotDone& in, SnapshotDone* m) {
+  m->server = {in.server()};
+  m->label = r.Text(in.label(), limits::kMaxNameBytes);
+  m->file = r.Text(in.file(), limits::kMaxNameBytes);
+  m->bytes = in.bytes();
+  m->checksum = in.checksum();
+  r.Ids(in.chunks(), &m->chunks, limits::kMaxHeaderBytes);
+  const size_t arrays = r.Count(in.arrays(), 16, "arrays");
+  for (size_t i = 0; i < arrays; ++i)
+    m->arrays.push_back(r.Text(in.arrays()->Get(static_cast<flatbuffers::uoffset_t>(i)), limits::kMaxNameBytes));
+  m->code = r.Enumerator(in.code(), Code::kInternal, "code");
+  m->message = r.Text(in.message());
+}
+void ReadBody(Reader& r, const wire::WireReplicateSum& in, ReplicateSum* m) {
+  m->server = {in.server()};
+  m->incarnation = {in.incarnation()};
+  r.Read(in.seal(), &m->seal);
+  m->digest = {in.digest()};
+  m->chunk = {in.chunk()};
+  m->squared = in.squared();
+}
+void ReadBody(Reader& r, const wire::WireWantSums& in, WantSums* m) {
+  m->server = {in.server()};
+  m->incarnation = {in.incarnation()};
+  r.Read(in.seal(), &m->seal);
+  m->digest = {in.digest()};
+  r.Ids(in.chunks(), &m->chunks, limits::kMaxChunks);
+}
+void ReadBody(Reader& r, const wire::WireReceiveChunks& in, ReceiveChunks* m) {
+  r.Read(in.source(), &m->source);
+  m->version = {in.version()};
+  m->digest = {in.digest()};
+  r.Ids(in.chunks(), &m->chunks, limits::kMaxChunks);
+  m->chunk_bytes = in.chunk_bytes();
+  r.Read(in.spec(), &m->spec);
+}
+void ReadBody(Reader& r, const wire::WireWantChunks& in, WantChunks* m) {
+  m->ballot = {in.ballot()};
+  m->version = {in.version()};
+  m->digest = {in.digest()};
+  r.Ids(in.chunks(), &m->chunks, limits::kMaxChunks);
+}
+void ReadBody(Reader& r, const wire::WireHistory& in, History* m) {
+  m->version = {in.version()};
+  m->digest = {in.digest()};
+  r.Optional(in.applied(), &m->applied);
+  m->applied_scale = in.applied_scale();
+  const size_t count = r.Count(in.versions(), limits::kMaxStaleness + 2, "versions");
+  for (size_t i = 0; i < count; ++i) {
+    const auto* version = in.versions()->Get(static_cast<flatbuffers::uoffset_t>(i));
+    m->versions.push_back({{version->version()}, {version->digest()}});
+  }
+  r.Read(in.done(), &m->done);
+}
+void ReadBody(Reader& r, const wire::WireChunkState& in, ChunkState* m) {
+  m->version = {in.version()};
+  m->digest = {in.digest()};
+  m->chunk = {in.chunk()};
+  const size_t count = r.Count(in.arrays(), limits::kMaxStateArrays, "arrays");
+  for (size_t i = 0; i < count; ++i)
+    m->arrays.push_back(r.Text(in.arrays()->Get(static_cast<flatbuffers::uoffset_t>(i)), limits::kMaxNameBytes));
+}
+void ReadBody(Reader& r, const wire::WireCopied& in, Copied* m) {
+  m->server = {in.server()};
+  m->incarnation = {in.incarnation()};
+  m->ballot = {in.ballot()};
+  m->version = {in.version()};
+  r.Ids(in.chunks(), &m->chunks, limits::kMaxChunks);
+}
+void ReadBody(Reader&, const wire::WireDrained&, Drained*) {}
+void ReadBody(Reader& r, const wire::WireNotCoordinator& in, NotCoordinator* m) {
+  m->address = r.Text(in.address(), limits::kMaxNameBytes);
+}
+void ReadBody(Reader& r, const wire::WireControlRequest& in, ControlRequest* m) {
+  m->command = r.Text(in.command(), limits::kMaxNameBytes);
+  m->target = r.Text(in.target(), limits::kMaxNameBytes);
+}
+void ReadBody(Reader& r, const wire::WireControlReply& in, ControlReply* m) {
+  m->code = r.Enumerator(in.code(), Code::kInternal, "code");
+  m->message = r.Text(in.message());
+}
 
 template <typename Wire, typename Message>
 void ReadAs(Reader& r, const wire::WireEnvelope& envelope, Body* body) {
@@ -406,6 +507,19 @@ void ReadAnyBody(Reader& r, const wire::WireEnvelope& e, Body* body) {
     EVERSTEP_MESSAGE(StaleBallot);
     EVERSTEP_MESSAGE(StatusRequest);
     EVERSTEP_MESSAGE(StatusReply);
+    EVERSTEP_MESSAGE(Snapshot);
+    EVERSTEP_MESSAGE(SnapshotDone);
+    EVERSTEP_MESSAGE(ReplicateSum);
+    EVERSTEP_MESSAGE(WantSums);
+    EVERSTEP_MESSAGE(ReceiveChunks);
+    EVERSTEP_MESSAGE(WantChunks);
+    EVERSTEP_MESSAGE(History);
+    EVERSTEP_MESSAGE(ChunkState);
+    EVERSTEP_MESSAGE(Copied);
+    EVERSTEP_MESSAGE(Drained);
+    EVERSTEP_MESSAGE(NotCoordinator);
+    EVERSTEP_MESSAGE(ControlRequest);
+    EVERSTEP_MESSAGE(ControlReply);
 #undef EVERSTEP_MESSAGE
     case WireBody::NONE: break;
   }

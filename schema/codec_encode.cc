@@ -59,6 +59,11 @@ class Writer {
                                 seal.previous.value, seal.digest.value);
   }
 
+  Offset<wire::WireRestoreFrom> Write(const RestoreFrom& from) {
+    const auto label = Text(from.label, limits::kMaxNameBytes);
+    return wire::CreateWireRestoreFrom(fbb_, label, Write(from.seal), from.scale);
+  }
+
   Offset<Vector<const wire::WireChunkNorm*>> Write(const std::vector<ChunkNorm>& norms) {
     std::vector<wire::WireChunkNorm> out;
     out.reserve(norms.size());
@@ -78,12 +83,14 @@ class Writer {
     return wire::CreateWireSpec(fbb_, fbb_.CreateVector(out));
   }
 
+  Offset<wire::WireServer> Write(const ServerEntry& server) {
+    const auto address = Text(server.address, limits::kMaxNameBytes);
+    return wire::CreateWireServer(fbb_, server.id.value, server.incarnation.value, address);
+  }
+
   Offset<wire::WireMap> Write(const ShardMap& map) {
     std::vector<Offset<wire::WireServer>> servers;
-    for (const ServerEntry& s : map.servers) {
-      const auto address = Text(s.address, limits::kMaxNameBytes);
-      servers.push_back(wire::CreateWireServer(fbb_, s.id.value, s.incarnation.value, address));
-    }
+    for (const ServerEntry& s : map.servers) servers.push_back(Write(s));
     std::vector<uint8_t> counts;
     std::vector<uint32_t> holders;
     counts.reserve(map.replicas.size());
@@ -135,6 +142,7 @@ class Writer {
     b.add_staleness_power(job.staleness_power);
     b.add_timeout_ns(job.timeout.count());
     b.add_task(task);
+    b.add_verify_replicas(job.verify_replicas);
     return b.Finish();
   }
 
@@ -230,7 +238,8 @@ auto WriteBody(Writer& w, const PullRefused& m) {
 auto WriteBody(Writer& w, const WrongShard& m) { return wire::CreateWireWrongShard(w.fbb(), w.Write(m.map)); }
 auto WriteBody(Writer& w, const Promise& m) {
   const auto map = w.Write(m.map);
-  return wire::CreateWirePromise(w.fbb(), map, w.Write(m.spec));
+  const auto spec = w.Write(m.spec);
+  return wire::CreateWirePromise(w.fbb(), map, spec, w.Optional(m.restore));
 }
 auto WriteBody(Writer& w, const Promised& m) {
   const auto applied = w.Optional(m.applied);
@@ -259,13 +268,78 @@ auto WriteBody(Writer& w, const Commit& m) {
 }
 auto WriteBody(Writer& w, const Applied& m) {
   const wire::WireSealId id(m.seal.ballot.value, m.seal.step.value);
-  return wire::CreateWireApplied(w.fbb(), m.server.value, m.incarnation.value, &id, m.digest.value, m.scale);
+  std::vector<wire::WireChunkCheck> checks;
+  for (const ChunkCheck& check : m.checks) checks.emplace_back(check.checksum, check.chunk.value);
+  const auto checks_at = checks.empty() ? 0 : w.fbb().CreateVectorOfStructs(checks);
+  return wire::CreateWireApplied(w.fbb(), m.server.value, m.incarnation.value, &id, m.digest.value, m.scale, checks_at);
 }
 auto WriteBody(Writer& w, const StaleBallot& m) {
   return wire::CreateWireStaleBallot(w.fbb(), m.server.value, m.promised.value, m.version.value);
 }
 auto WriteBody(Writer& w, const StatusRequest&) { return wire::CreateWireStatusRequest(w.fbb()); }
 auto WriteBody(Writer& w, const StatusReply& m) { return wire::CreateWireStatusReply(w.fbb(), w.Text(m.json)); }
+auto WriteBody(Writer& w, const Snapshot& m) {
+  return wire::CreateWireSnapshot(w.fbb(), m.version.value, m.digest.value, w.Text(m.label, limits::kMaxNameBytes));
+}
+auto WriteBody(Writer& w, const SnapshotDone& m) {
+  const auto label = w.Text(m.label, limits::kMaxNameBytes);
+  const auto file = w.Text(m.file, limits::kMaxNameBytes);
+  const auto chunks = w.Ids(m.chunks);
+  std::vector<Offset<String>> arrays;
+  for (const std::string& array : m.arrays) arrays.push_back(w.Text(array, limits::kMaxNameBytes));
+  const auto arrays_at = w.fbb().CreateVector(arrays);
+  return wire::CreateWireSnapshotDone(w.fbb(), m.server.value, label, file, m.bytes, m.checksum, chunks, arrays_at,
+                                      static_cast<uint8_t>(m.code), w.Text(m.message));
+}
+
+auto WriteBody(Writer& w, const ReplicateSum& m) {
+  const wire::WireSealId id(m.seal.ballot.value, m.seal.step.value);
+  return wire::CreateWireReplicateSum(w.fbb(), m.server.value, m.incarnation.value, &id, m.digest.value, m.chunk.value,
+                                      m.squared);
+}
+auto WriteBody(Writer& w, const WantSums& m) {
+  const wire::WireSealId id(m.seal.ballot.value, m.seal.step.value);
+  const auto chunks = w.Ids(m.chunks);
+  return wire::CreateWireWantSums(w.fbb(), m.server.value, m.incarnation.value, &id, m.digest.value, chunks);
+}
+auto WriteBody(Writer& w, const ReceiveChunks& m) {
+  const auto source = w.Write(m.source);
+  const auto chunks = w.Ids(m.chunks);
+  const auto spec = w.Write(m.spec);
+  return wire::CreateWireReceiveChunks(w.fbb(), source, m.version.value, m.digest.value, chunks, m.chunk_bytes, spec);
+}
+auto WriteBody(Writer& w, const WantChunks& m) {
+  return wire::CreateWireWantChunks(w.fbb(), m.ballot.value, m.version.value, m.digest.value, w.Ids(m.chunks));
+}
+auto WriteBody(Writer& w, const History& m) {
+  const auto applied = w.Optional(m.applied);
+  std::vector<wire::WireVersionDigest> versions;
+  for (const VersionDigest& v : m.versions) versions.emplace_back(v.version.value, v.digest.value);
+  const auto versions_at = w.fbb().CreateVectorOfStructs(versions);
+  const auto done = w.Write(m.done);
+  return wire::CreateWireHistory(w.fbb(), m.version.value, m.digest.value, applied, m.applied_scale, versions_at, done);
+}
+auto WriteBody(Writer& w, const ChunkState& m) {
+  std::vector<Offset<String>> arrays;
+  for (const std::string& name : m.arrays) arrays.push_back(w.Text(name, limits::kMaxNameBytes));
+  const auto arrays_at = w.fbb().CreateVector(arrays);
+  return wire::CreateWireChunkState(w.fbb(), m.version.value, m.digest.value, m.chunk.value, arrays_at);
+}
+auto WriteBody(Writer& w, const Copied& m) {
+  const auto chunks = w.Ids(m.chunks);
+  return wire::CreateWireCopied(w.fbb(), m.server.value, m.incarnation.value, m.ballot.value, m.version.value, chunks);
+}
+auto WriteBody(Writer& w, const Drained&) { return wire::CreateWireDrained(w.fbb()); }
+auto WriteBody(Writer& w, const NotCoordinator& m) {
+  return wire::CreateWireNotCoordinator(w.fbb(), w.Text(m.address, limits::kMaxNameBytes));
+}
+auto WriteBody(Writer& w, const ControlRequest& m) {
+  const auto command = w.Text(m.command, limits::kMaxNameBytes);
+  return wire::CreateWireControlRequest(w.fbb(), command, w.Text(m.target, limits::kMaxNameBytes));
+}
+auto WriteBody(Writer& w, const ControlReply& m) {
+  return wire::CreateWireControlReply(w.fbb(), static_cast<uint8_t>(m.code), w.Text(m.message));
+}
 
 }  // namespace
 

@@ -52,8 +52,8 @@ Status Validate(const JobSpec& job) {
   if (job.batch == 0 || job.batch > (uint64_t{1} << 32)) return bad("batch must be 1 to 2^32");
   if (job.epochs == 0 && job.max_steps == 0) return bad("give epochs or max-steps, or the job never ends");
   if (job.servers == 0 || job.servers > limits::kMaxServers) return bad("servers must be 1 to 1024");
-  if (job.replication == 0 || job.replication > std::min<uint64_t>(job.servers, limits::kMaxReplication)) {
-    return bad("replication must be 1 to the number of servers, and at most 7");
+  if (job.replication > std::min<uint64_t>(job.servers, limits::kMaxReplication)) {
+    return bad("replication must be at most the number of servers, and at most 7; 0: two as soon as there are two");
   }
   if (job.min_workers == 0) return bad("workers: the minimum must be 1 or more");
   if (job.max_workers < job.min_workers || job.max_workers > limits::kMaxMembers) {

@@ -3,6 +3,7 @@
 // is schema/codec.h.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -59,7 +60,7 @@ struct JobSpec {
   uint64_t seed = 1;       // of the data permutation
 
   uint32_t servers = 1;       // servers that the first shard map waits for
-  uint32_t replication = 1;   // copies of each chunk
+  uint32_t replication = 0;   // copies of each chunk; 0: two as soon as there are two servers
   uint32_t min_workers = 1;   // fewer ready members: PAUSED
   uint32_t max_workers = 64;  // more are refused
   uint64_t chunk_bytes = limits::kDefaultChunkBytes;
@@ -76,8 +77,16 @@ struct JobSpec {
   // The one timing setting; the ladder below is derived from it.
   Duration timeout = std::chrono::seconds(30);
 
+  // Every so many steps the copies of each chunk are compared by checksum; 0: never.
+  uint64_t verify_replicas = 16;
+
   // What built-in workers run ("fashion-mnist-cnn", ...); free text for a user's own program.
   std::string task;
+
+  // Copies of each chunk that this many servers keep.
+  uint32_t Copies(size_t available) const {
+    return static_cast<uint32_t>(std::min<size_t>(replication == 0 ? 2 : replication, std::max<size_t>(available, 1)));
+  }
 
   Duration lease() const { return timeout / 10; }  // silence after which a member is excluded
   Duration heartbeat() const { return lease() / 6; }

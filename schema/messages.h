@@ -95,7 +95,7 @@ struct Hello {
   std::string job_name;        // empty: whatever job runs there
   WorkerId worker;             // workers: this life
   Incarnation incarnation;     // servers: this life
-  std::string address;         // servers: where others reach it
+  std::string address;         // servers: where others reach it. A server that was ever in a map shows its ballot
   ParameterSpec spec;          // workers
   uint64_t dataset_size = 0;   // workers: samples of one epoch, 0 = the user brings their own data
   Version version;             // workers that come back after a coordinator's death: what they hold
@@ -286,10 +286,29 @@ struct ChunkNorm {
   friend bool operator==(const ChunkNorm&, const ChunkNorm&) = default;
 };
 
-// Opens a ballot (the envelope's): from now on obey no lower one, and tell what you hold.
+// Checksum of a chunk's parameters: all its holders must find the same.
+struct ChunkCheck {
+  ChunkId chunk;
+  uint64_t checksum = 0;
+
+  friend bool operator==(const ChunkCheck&, const ChunkCheck&) = default;
+};
+
+// Where a new life of a job takes its parameters from: a checkpoint or, without a label, a file of initial values.
+struct RestoreFrom {
+  std::string label;
+  Seal seal;  // made the version that is restored
+  double scale = 1;
+
+  friend bool operator==(const RestoreFrom&, const RestoreFrom&) = default;
+};
+
+// Opens a ballot (the envelope's): from now on obey no lower one, and tell what you hold. With `restore`: first take
+// that version in place of whatever you hold.
 struct Promise {
   ShardMap map;
   ParameterSpec spec;
+  std::optional<RestoreFrom> restore = {};
 
   friend bool operator==(const Promise&, const Promise&) = default;
 };
@@ -354,6 +373,7 @@ struct Applied {
   SealId seal;
   Digest digest;
   double scale = 1;
+  std::vector<ChunkCheck> checks;  // of the parameters, in the steps that the job verifies
 
   friend bool operator==(const Applied&, const Applied&) = default;
 };
@@ -365,6 +385,137 @@ struct StaleBallot {
   Version version;
 
   friend bool operator==(const StaleBallot&, const StaleBallot&) = default;
+};
+
+// ---- Checkpoints (control lane; docs/checkpoints.md) ----
+
+// Write what you are primary of at `version` to your checkpoint folder. Said after the commit that made the version and
+// before anything of the next step, so that the receiver still holds it.
+struct Snapshot {
+  Version version;
+  Digest digest;
+  std::string label;  // of the checkpoint; the file's name begins with it
+
+  friend bool operator==(const Snapshot&, const Snapshot&) = default;
+};
+
+// The file is durable, or (with a code) why there is none. Also says why a checkpoint that a Promise named cannot be
+// restored.
+struct SnapshotDone {
+  ServerId server;
+  std::string label;
+  std::string file;
+  uint64_t bytes = 0;
+  uint64_t checksum = 0;
+  std::vector<ChunkId> chunks;
+  std::vector<std::string> arrays;  // of each chunk
+  Code code = Code::kOk;
+  std::string message;
+
+  friend bool operator==(const SnapshotDone&, const SnapshotDone&) = default;
+};
+
+// ---- Servers among themselves: copies of the sums (bulk lane) ----
+
+// From the primary of a chunk to its backups: the sum that the seal asks for; the payload is the sum.
+struct ReplicateSum {
+  ServerId server;
+  Incarnation incarnation;
+  SealId seal;
+  Digest digest;
+  ChunkId chunk;
+  double squared = 0;
+
+  friend bool operator==(const ReplicateSum&, const ReplicateSum&) = default;
+};
+
+// A backup lacks sums of a seal that it holds; the primary sends them again.
+struct WantSums {
+  ServerId server;
+  Incarnation incarnation;
+  SealId seal;
+  Digest digest;
+  std::vector<ChunkId> chunks;
+
+  friend bool operator==(const WantSums&, const WantSums&) = default;
+};
+
+// ---- Moves: chunks for a server that will hold them from the next ballot on (rule R16) ----
+
+// From the coordinator: fetch these chunks of exactly this version from `source`. The envelope's ballot names the move.
+struct ReceiveChunks {
+  ServerEntry source;
+  Version version;
+  Digest digest;
+  std::vector<ChunkId> chunks;
+  uint64_t chunk_bytes = 0;
+  ParameterSpec spec;
+
+  friend bool operator==(const ReceiveChunks&, const ReceiveChunks&) = default;
+};
+
+// From the receiver to the source, which answers History, then ChunkState for each.
+struct WantChunks {
+  Ballot ballot;  // of the move: the source must have promised this very one
+  Version version;
+  Digest digest;
+  std::vector<ChunkId> chunks;
+
+  friend bool operator==(const WantChunks&, const WantChunks&) = default;
+};
+
+struct VersionDigest {
+  Version version;
+  Digest digest;
+
+  friend bool operator==(const VersionDigest&, const VersionDigest&) = default;
+};
+
+// What a server that was in no map must know besides its chunks.
+struct History {
+  Version version;
+  Digest digest;
+  std::optional<Seal> applied;  // the seal that made `version`
+  double applied_scale = 1;
+  std::vector<VersionDigest> versions;  // that a contribution may be based on
+  std::vector<Contribution> done;       // committed, and could still be pushed once more
+
+  friend bool operator==(const History&, const History&) = default;
+};
+
+// The payload is the parameters and then the optimizer's arrays, each of the chunk's size, in the order of `arrays`.
+struct ChunkState {
+  Version version;
+  Digest digest;
+  ChunkId chunk;
+  std::vector<std::string> arrays;
+
+  friend bool operator==(const ChunkState&, const ChunkState&) = default;
+};
+
+// The receiver has them, optimizer state included.
+struct Copied {
+  ServerId server;
+  Incarnation incarnation;
+  Ballot ballot;  // of the move
+  Version version;
+  std::vector<ChunkId> chunks;
+
+  friend bool operator==(const Copied&, const Copied&) = default;
+};
+
+// The server holds nothing any more and may go.
+struct Drained {
+  friend bool operator==(const Drained&, const Drained&) = default;
+};
+
+// ---- Finding the coordinator ----
+
+// "I do not coordinate", to whoever believed it; with the address of who does, if it is known.
+struct NotCoordinator {
+  std::string address;
+
+  friend bool operator==(const NotCoordinator&, const NotCoordinator&) = default;
 };
 
 // ---- Observers ----
@@ -379,10 +530,28 @@ struct StatusReply {
   friend bool operator==(const StatusReply&, const StatusReply&) = default;
 };
 
+// What an operator wants done: "drain" the server of that name. From a server's own link an empty target is itself.
+struct ControlRequest {
+  std::string command;
+  std::string target;
+
+  friend bool operator==(const ControlRequest&, const ControlRequest&) = default;
+};
+
+struct ControlReply {
+  Code code = Code::kOk;
+  std::string message;
+
+  friend bool operator==(const ControlReply&, const ControlReply&) = default;
+};
+
 using Body = std::variant<Hello, Welcome, Refused, MapUpdate, Ready, Grant, Heartbeat, HeartbeatAck, Report, Fenced,
                           Leave, LeaveAck, Finish, JobFailed, Push, PushRefused, Pull, Missing, ChunkData, PullRefused,
                           WrongShard, Promise, Promised, Staged, SealStep, Prepared, NonFinite, Commit, Applied,
-                          StaleBallot, StatusRequest, StatusReply>;
+                          StaleBallot, StatusRequest, StatusReply, Snapshot, SnapshotDone, ReplicateSum, WantSums,
+
+                          ReceiveChunks, WantChunks, History, ChunkState, Copied, Drained, NotCoordinator,
+                          ControlRequest, ControlReply>;
 
 // What every message carries (promise P6). The sender's incarnation and step are in the body where they matter.
 struct Envelope {

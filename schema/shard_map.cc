@@ -53,6 +53,24 @@ Status Validate(const ShardMap& map, const ChunkLayout& layout) {
   return Status::Ok();
 }
 
+std::optional<ShardMap> WithoutServers(const ShardMap& map, const std::set<ServerId>& gone) {
+  ShardMap next{map.ballot, map.spec_hash, map.chunk_bytes, {}, {}};
+  std::vector<uint32_t> index(map.servers.size());
+  for (size_t i = 0; i < map.servers.size(); ++i) {
+    index[i] = static_cast<uint32_t>(next.servers.size());
+    if (!gone.contains(map.servers[i].id)) next.servers.push_back(map.servers[i]);
+  }
+  if (next.servers.empty()) return std::nullopt;
+  for (const auto& holders : map.replicas) {
+    auto& left = next.replicas.emplace_back();
+    for (uint32_t holder : holders) {
+      if (!gone.contains(map.servers[holder].id)) left.push_back(index[holder]);
+    }
+    if (left.empty()) return std::nullopt;
+  }
+  return next;
+}
+
 ShardMap InitialMap(Ballot ballot, const ChunkLayout& layout, uint64_t chunk_bytes, std::vector<ServerEntry> servers,
                     uint32_t replication) {
   EVERSTEP_CHECK(!servers.empty() && replication >= 1 && replication <= servers.size(), "impossible replication");

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,10 @@ struct ShardMap {
 
 // Indexes in range, no server twice in a chunk, unique server ids, chunk count as in the layout.
 Status Validate(const ShardMap& map, const ChunkLayout& layout);
+
+// The map without these servers; of each of their chunks the next holder becomes the primary. Nothing when a chunk
+// would have no holder left.
+std::optional<ShardMap> WithoutServers(const ShardMap& map, const std::set<ServerId>& gone);
 
 // The first map: chunks dealt out in contiguous runs balanced by bytes, each with `replication` copies on different
 // servers. Servers may be more than chunks; then some hold nothing. REQUIRES: 1 <= replication <= servers.size().

@@ -20,6 +20,8 @@ class Question : public transport::ConnectionHandler {
     const Result<Envelope> envelope = Decode(received.header);
     if (!envelope.ok()) return Answer(envelope.status());
     if (const auto* welcome = std::get_if<Welcome>(&envelope->body)) return Answer(welcome->job);
+    if (std::holds_alternative<NotCoordinator>(envelope->body))
+      return Answer(Status(Code::kUnavailable, "it does not coordinate"));
     if (const auto* refused = std::get_if<Refused>(&envelope->body))
       return Answer(Status(refused->code, refused->message));
   }

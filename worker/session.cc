@@ -10,6 +10,8 @@ namespace {
 
 constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
 constexpr Duration kLongestBackoff = std::chrono::seconds(1);
+// A server that does not coordinate may do so in a moment.
+constexpr Duration kAskAgain = std::chrono::milliseconds(30);
 
 }  // namespace
 
@@ -51,7 +53,7 @@ void Session::OpenWhatIsDown(Time now) {
                                            "); is everstep-ps running there, and does --servers name its address?"});
     }
     if (now >= coordinator_.retry_at) {
-      coordinator_.address = options_.servers[next_server_++ % options_.servers.size()];
+      coordinator_.address = NextCandidate();
       Open(now, coordinator_, true);
       welcomed_ = false;
       SendHello(now);
@@ -69,10 +71,44 @@ void Session::OpenWhatIsDown(Time now) {
   }
 }
 
+// Any server may be the coordinator by now: those that were named at the start, and those of the map.
+std::string Session::NextCandidate() {
+  if (!hint_.empty()) return std::exchange(hint_, {});
+  std::vector<std::string> all = options_.servers;
+  if (map_) {
+    for (const ServerEntry& server : map_->servers) {
+      if (std::find(all.begin(), all.end(), server.address) == all.end()) all.push_back(server.address);
+    }
+  }
+  if (all.size() > 1) std::erase(all, lost_);
+  const std::string address = all[next_server_++ % all.size()];
+  // Only the others first: it may come back.
+  if (next_server_ % all.size() == 0) lost_.clear();
+  return address;
+}
+
+// Whom we asked does not coordinate, or does not any more; perhaps it knows who does.
+void Session::Handle(Time now, const NotCoordinator& m) {
+  last_problem_ = coordinator_.address + " does not coordinate";
+  closings_.push_back(coordinator_.peer);
+  const bool was_welcomed = welcomed_;
+  const Time down_since = coordinator_.down_since;
+  LinkDown(now, coordinator_);
+  // An answer like this is no sign of a coordinator: the search goes on since when it began.
+  if (!was_welcomed) coordinator_.down_since = down_since;
+  welcomed_ = false;
+  coordinator_.backoff = Duration{0};
+  const bool known = !m.address.empty() && m.address != lost_ && m.address != coordinator_.address;
+  if (known) hint_ = m.address;
+  coordinator_.retry_at = known ? now : now + kAskAgain;
+  next_tick_ = std::min(next_tick_, coordinator_.retry_at);
+}
+
 void Session::OnClosed(Time now, PeerId peer, const Status& why) {
   if (peer == coordinator_.peer) {
     last_problem_ = why.ok() ? "it closed the connection" : why.message();
     LinkDown(now, coordinator_);
+    if (welcomed_) lost_ = coordinator_.address;
     welcomed_ = false;
     if (leave_sent_) left_ = true;  // it saw us go, or it is gone itself
   }
@@ -119,12 +155,22 @@ void Session::Handle(Time now, const Envelope& envelope, const Welcome& m) {
   if (welcomed_) return;
   welcomed_ = true;
   coordinator_.backoff = Duration{0};
+  lost_.clear();
+  hint_.clear();
   if (job_uid_ != JobUid{} && job_uid_ != envelope.job) {
     return Fail({Code::kWrongJob, "the coordinator now runs another job than the one that was joined"});
   }
   job_uid_ = envelope.job;
   job_ = m.job;
   join_version_ = m.version;
+  // The servers went back to a checkpoint: what a life before this one held is a version of no history any more.
+  if (!ready_ && m.version < held_) {
+    held_ = pulling_ = {};
+    held_digest_ = {};
+    arrived_.clear();
+    incoming_.clear();
+    fresh_ = false;
+  }
   next_heartbeat_ = now;
   if (m.map) AdoptMap(now, *m.map);
   if (ready_) SendReady();  // this coordinator may be another one
@@ -143,16 +189,18 @@ void Session::AdoptMap(Time now, const ShardMap& map) {
     return Fail({Code::kWrongSpec, "the servers' map is of another model than this worker's"});
   }
   layout_ = std::move(layout);
-  map_ = map;
+  const std::optional<ShardMap> before = std::exchange(map_, map);
+  ++stats_.maps;
   std::set<ServerId> named;
   for (const ServerEntry& server : map.servers) {
-    named.insert(server.id);
     if (map.PrimaryChunks(server.id).empty()) continue;  // nothing to say to it
+    named.insert(server.id);
     Link& link = servers_[server.id];
-    if (link.address == server.address) continue;
+    if (link.address == server.address && link.incarnation == server.incarnation) continue;
     if (link.peer != PeerId{}) closings_.push_back(link.peer);
     link = Link{};
     link.address = server.address;
+    link.incarnation = server.incarnation;
     link.down_since = link.retry_at = now;
   }
   for (auto it = servers_.begin(); it != servers_.end();) {
@@ -163,6 +211,25 @@ void Session::AdoptMap(Time now, const ShardMap& map) {
     if (it->second.peer != PeerId{}) closings_.push_back(it->second.peer);
     it = servers_.erase(it);
   }
+  if (before && !(before->replicas == map.replicas && before->servers == map.servers)) FollowChunks(now, *before);
+}
+
+// Other servers are primary of some chunks now: they have nothing of the contribution in flight and know of no pull.
+void Session::FollowChunks(Time now, const ShardMap& before) {
+  OpenWhatIsDown(now);
+  if (Over()) return;
+  bool moved = false;
+  for (uint32_t i = 0; i < map_->replicas.size(); ++i) {
+    const ServerEntry& was = before.primary({i});
+    const ServerEntry& is = map_->primary({i});
+    if (was.id == is.id && was.incarnation == is.incarnation) continue;
+    moved = true;
+    if (!flight_ || !flight_->chunks.contains({i})) continue;
+    if (flight_->last == ChunkId{i} && !flight_->committed) continue;  // it waits for the user's word
+    ++stats_.repushed_chunks;
+    SendChunk({i});
+  }
+  if (moved && (pulling_ > held_ || (flight_ && flight_->committed))) PullAll(now);
 }
 
 void Session::Handle(Time now, const Fenced& m) {
@@ -199,6 +266,7 @@ void Session::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer 
   if (from == coordinator_.peer) {
     coordinator_.heard_at = now;
     if (const auto* m = std::get_if<Welcome>(&envelope.body)) Handle(now, envelope, *m);
+    if (const auto* m = std::get_if<NotCoordinator>(&envelope.body)) Handle(now, *m);
     if (const auto* m = std::get_if<Refused>(&envelope.body)) Handle(now, *m);
     if (const auto* m = std::get_if<Fenced>(&envelope.body)) Handle(now, *m);
     if (const auto* m = std::get_if<MapUpdate>(&envelope.body)) AdoptMap(now, m->map);
@@ -227,6 +295,8 @@ void Session::Handle(Time, const everstep::Grant& m) {
   if (m.worker != id_ || (grant_ && m.number <= grant_->number)) return;
   grant_ = m;
   voided_ = {};
+  // The grant before may have been for a version that a dropped seal would have made; it need not come ever.
+  if (pulling_ > held_ && m.version < pulling_ && !exact_) pulling_ = held_;
   // Newer work means that the old is decided: sealed, or given to somebody else. What was contributed is kept until the
   // next version is here all the same, because a seal may still be dropped (rule R14).
   // Work for the same version means that the old contribution is void.
@@ -281,6 +351,7 @@ void Session::PullFrom(Time now, ServerId server, Link& link) {
   if (link.peer == PeerId{}) return;
   Pull pull{id_, pulling_, exact_, {}, {}};
   const std::vector<ChunkId> mine = map_->PrimaryChunks(server);
+  if (mine.empty()) return;
   for (ChunkId chunk : mine) {
     const auto it = incoming_.find(chunk);
     if (pulling_ > held_ && (it == incoming_.end() || it->second.version < pulling_)) pull.chunks.push_back(chunk);
@@ -475,7 +546,15 @@ void Session::OnTick(Time now) {
   OpenWhatIsDown(now);
   if (Over()) return;
   const Duration again = job_ ? job_->retransmit() : std::chrono::milliseconds(500);
-  if (coordinator_.peer != PeerId{} && !welcomed_ && now - hello_at_ > again) {
+  const bool mute = coordinator_.peer != PeerId{} && !welcomed_;
+  if (mute && map_ && map_->servers.size() > 1 && now - coordinator_.opened_at > job_->lease()) {
+    // It takes connections and says nothing, like a process that is frozen: others may coordinate by now.
+    last_problem_ = coordinator_.address + " does not answer";
+    closings_.push_back(coordinator_.peer);
+    const Time down_since = coordinator_.down_since;
+    LinkDown(now, coordinator_);
+    coordinator_.down_since = down_since;
+  } else if (mute && now - hello_at_ > again) {
     if (now - coordinator_.opened_at > Timeout()) {
       return Fail({Code::kDeadlineExceeded, "connected to " + coordinator_.address +
                                                 ", but no coordinator answered there within " +

@@ -103,6 +103,7 @@ class Session {
     uint64_t dropped = 0;      // contributions that were refused or came too late
     uint64_t nonfinite = 0;    // of those, refused for NaN or Inf
     uint64_t repushed_chunks = 0;
+    uint64_t maps = 0;     // adopted
     uint64_t repulls = 0;  // because the shards answered with different versions
   };
   const Stats& stats() const { return stats_; }
@@ -111,6 +112,7 @@ class Session {
   struct Link {
     PeerId peer;  // {} while down
     std::string address;
+    Incarnation incarnation;  // servers
     Time retry_at;
     Duration backoff{0};
     Time down_since;  // when it was last seen working
@@ -146,6 +148,9 @@ class Session {
   void LinkDown(Time now, Link& link);
   void OpenWhatIsDown(Time now);
   void AdoptMap(Time now, const ShardMap& map);
+  void FollowChunks(Time now, const ShardMap& before);
+  void Handle(Time now, const NotCoordinator& m);
+  std::string NextCandidate();
   void SendHello(Time now);
   void SendReady();
   void GiveBack(LeaseId lease);
@@ -175,7 +180,9 @@ class Session {
   Time hello_at_;
 
   Link coordinator_;
-  size_t next_server_ = 0;    // of options_.servers, to try next
+  size_t next_server_ = 0;    // of the known addresses, to try next
+  std::string hint_;          // where somebody said that the coordinator is
+  std::string lost_;          // where the last coordinator was: asked last
   std::string last_problem_;  // why the coordinator's link was last lost
   bool welcomed_ = false;     // by the coordinator, on this link
   std::optional<JobSpec> job_;

@@ -26,6 +26,7 @@ inline Configuration ConfigurationAt(uint64_t ballot, uint64_t holder = 1) {
   c.ballot = {ballot};
   c.job = {0xabc};
   c.holder = {holder};
+  c.holder_address = "tcp://holder" + std::to_string(holder);
   c.spec = {{{"w", {100}, DType::kFloat32, Role::kTrainable}, {"n", {}, DType::kInt64, Role::kBuffer}}};
   c.map = {{ballot}, c.spec.hash(), 64, {{{0}, {11}, "tcp://a:1"}, {{1}, {12}, "tcp://b:2"}}, {{0, 1}, {1, 0}}};
   c.dataset_size = 60000;
@@ -71,6 +72,14 @@ TEST_P(ConfigRecordConformance, TheSameChangeAgainIsFine) {
   // Another holder's change to the same ballot is not the same change.
   EXPECT_EQ(record_->CompareAndSwap({0}, ConfigurationAt(1, 2)).code(), Code::kStale);
   EXPECT_EQ(Read(), ConfigurationAt(1));
+}
+
+TEST_P(ConfigRecordConformance, WhatWasClearedWasNeverWritten) {
+  EXPECT_TRUE(record_->Clear().ok());  // nothing there
+  ASSERT_TRUE(record_->CompareAndSwap({0}, ConfigurationAt(7)).ok());
+  EXPECT_TRUE(record_->Clear().ok());
+  EXPECT_EQ(Read(), std::nullopt);
+  EXPECT_TRUE(record_->CompareAndSwap({0}, ConfigurationAt(1)).ok());
 }
 
 // Any number of writers race for each ballot: exactly one of them wins it.

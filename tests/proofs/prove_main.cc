@@ -17,6 +17,8 @@ constexpr Proof kProofs[] = {
     {"join", "a joiner of a 100 MB model enters within one step boundary; the others hardly notice", false, ProveJoin},
     {"shapes", "odd models, odd datasets and odd numbers of servers train", true, ProveShapes},
     {"refusals", "what is wrong is refused in one clear line, and the running job is unaffected", true, ProveRefusals},
+    {"checkpoint-stall", "a checkpoint of a 400 MB model costs the step under 5 % and one memory copy", false,
+     ProveCheckpointStall},
     {"worker-api", "the README's program, built outside the tree, joins, is killed, and finishes the job", false,
      ProveWorkerApi},
 };

@@ -98,14 +98,6 @@ TEST_F(CoordinatorJoin, AServerThatReconnectsIsTheSame) {
   EXPECT_NE(state(), State::kFailed);
 }
 
-TEST_F(CoordinatorJoin, MoreServersThanTheJobWantsAreRefused) {
-  Start(2, {"a"});
-  Hello hello;
-  hello.role = PeerRole::kServer;
-  hello.incarnation = {4711};
-  ExpectMentions(ExpectRefused(hello, Code::kResourceExhausted).message, "2 servers already");
-}
-
 TEST_F(CoordinatorJoin, Case13_AnotherModelIsRefusedNamingBoth) {
   Start(2, {"a"});
   Hello hello = Newcomer();

@@ -8,6 +8,7 @@ CoordinatorTest::CoordinatorTest() {
   job_.epochs = 2;
   job_.chunk_bytes = 64;
   job_.optimizer.learning_rate = 0.25;
+  job_.replication = 1;
 }
 
 Hello CoordinatorTest::HelloOf(const Worker& worker, uint64_t dataset) {
@@ -20,7 +21,7 @@ Hello CoordinatorTest::HelloOf(const Worker& worker, uint64_t dataset) {
 }
 
 void CoordinatorTest::Begin(std::optional<Configuration> found) {
-  coordinator_.emplace(now_, Coordinator::Options{kJob, job_, {next_id_++}, std::move(found)});
+  coordinator_.emplace(now_, Coordinator::Options{kJob, job_, {next_id_++}, "tcp://ps0", std::move(found)});
   Pump();
 }
 
@@ -28,6 +29,7 @@ void CoordinatorTest::AddServer() {
   Server server;
   server.life = {next_id_++};
   server.peer = {next_id_++};
+  server.promises = promises_at_first_;
   servers_.push_back(server);
   Hello hello;
   hello.role = PeerRole::kServer;
@@ -143,7 +145,7 @@ void CoordinatorTest::ServerHandle(size_t index, const Envelope& envelope) {
     std::erase_if(s.held, [&](const Contribution& c) {
       return job_.mode == Mode::kSync || std::count(seal.contributors.begin(), seal.contributors.end(), c) > 0;
     });
-    Answer(s, Applied{s.id, s.life, seal.id, seal.digest, scale});
+    Answer(s, Applied{s.id, s.life, seal.id, seal.digest, scale, {}});
   };
   if (const auto* m = std::get_if<SealStep>(&envelope.body); m != nullptr && s.prepares) {
     if (m->seal.id.step != s.version) return;
@@ -153,7 +155,7 @@ void CoordinatorTest::ServerHandle(size_t index, const Envelope& envelope) {
   }
   if (const auto* m = std::get_if<Commit>(&envelope.body); m != nullptr && s.applies) {
     if (s.applied && s.applied->digest == m->digest)
-      return Answer(s, Applied{s.id, s.life, m->seal, m->digest, m->scale});
+      return Answer(s, Applied{s.id, s.life, m->seal, m->digest, m->scale, {}});
     if (s.prepared && s.prepared->digest == m->digest) apply(Seal(*s.prepared), m->scale);
   }
 }

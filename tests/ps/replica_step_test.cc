@@ -57,9 +57,9 @@ TEST_F(ReplicaStep, SumsInTheSealedOrderAndAppliesWhatWasSummed) {
   EXPECT_EQ(applies[0].update, 1u);
   EXPECT_EQ(First(applies[0].parameters[0]), 1.0f);
   EXPECT_EQ(First(applies[0].sums[0]), 2.5f);
-  replica_.OnApplied(now_, {applies[0].seal, {Floats(7), Floats(8)}});
+  replica_.OnApplied(now_, {applies[0].seal, {Floats(7), Floats(8)}, {}});
   mail_.Collect(replica_);
-  EXPECT_EQ(mail_.TakeOne<Applied>(kCoordinator), (Applied{kSelf, kLife, seal.id, seal.digest, 0.5}));
+  EXPECT_EQ(mail_.TakeOne<Applied>(kCoordinator), (Applied{kSelf, kLife, seal.id, seal.digest, 0.5, {}}));
   EXPECT_EQ(replica_.version(), Version{2});
   EXPECT_EQ(replica_.digest(), seal.digest);
   EXPECT_EQ(Parameter(0), 7.0f);

@@ -121,7 +121,7 @@ class ReplicaTest : public testing::Test {
   size_t RunApplies() {
     const std::vector<ApplyWork> works = replica_.TakeApplies();
     for (const ApplyWork& work : works) {
-      ApplyResult result{work.seal, {}};
+      ApplyResult result{work.seal, {}, {}};
       for (size_t i = 0; i < work.chunks.size(); ++i) {
         const double step = work.learning_rate * work.scale * First(work.sums[i]);
         result.parameters.push_back(Floats(static_cast<float>(First(work.parameters[i]) - step)));

@@ -54,6 +54,7 @@ JobSpec GoldenJob() {
   job.staleness_power = 0.5;
   job.timeout = std::chrono::seconds(10);
   job.task = "fashion-mnist-cnn";
+  job.verify_replicas = 9;
   return job;
 }
 
@@ -92,17 +93,38 @@ std::vector<Body> GoldenBodies() {
       ChunkData{{8}, {0x8888}, {2}},
       PullRefused{Code::kStale, {9}, "gone"},
       WrongShard{GoldenMap()},
-      Promise{GoldenMap(), GoldenSpec()},
+      Promise{GoldenMap(), GoldenSpec(), RestoreFrom{"v000000000008-12345678-3", GoldenSeal(), 0.5}},
       Promised{{1}, {0xa1}, {7}, {0x7777}, GoldenSeal(), 0.5, GoldenSeal(), norms, {kContribution}},
       Staged{{1}, kContribution},
       SealStep{GoldenSeal(), true},
       Prepared{{1}, {0xa1}, id, {0x8888}, norms},
       NonFinite{{1}, id, {{0x1111}}},
       Commit{id, {0x8888}, 0.5},
-      Applied{{1}, {0xa1}, id, {0x8888}, 0.5},
+      Applied{{1}, {0xa1}, id, {0x8888}, 0.5, {{{2}, 0xc5}}},
       StaleBallot{{1}, {4}, {8}},
       StatusRequest{},
       StatusReply{"{\"state\":\"open\"}"},
+      Snapshot{{8}, {0x8888}, "v000000000008-12345678-3"},
+      SnapshotDone{{1},
+                   "v000000000008-12345678-3",
+                   "v000000000008-12345678-3-ps1.safetensors",
+                   12345,
+                   0xfeed,
+                   {{0}, {2}},
+                   {"momentum", "parameters"},
+                   Code::kResourceExhausted,
+                   "the disk is full"},
+      ReplicateSum{{1}, {0xa1}, id, {0x8888}, {2}, 0.25},
+      WantSums{{1}, {0xa1}, id, {0x8888}, {{2}}},
+      ReceiveChunks{{{1}, {0xa1}, "tcp://ps1:7070"}, {8}, {0x8888}, {{0}, {2}}, 64, GoldenSpec()},
+      WantChunks{{3}, {8}, {0x8888}, {{0}, {2}}},
+      History{{8}, {0x8888}, GoldenSeal(), 0.5, {{{7}, {0x7777}}, {{8}, {0x8888}}}, {kContribution}},
+      ChunkState{{8}, {0x8888}, {2}, {"exp_avg", "exp_avg_sq"}},
+      Copied{{1}, {0xa1}, {3}, {8}, {{0}, {2}}},
+      Drained{},
+      NotCoordinator{"tcp://ps1:7070"},
+      ControlRequest{"drain", "ps1"},
+      ControlReply{Code::kInvalidArgument, "the last one"},
   };
 }
 

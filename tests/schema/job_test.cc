@@ -49,7 +49,6 @@ TEST(Job, BadValuesAreRefusedByName) {
       {"epochs or max-steps", [](JobSpec& j) { j.epochs = 0; }},
       {"servers", [](JobSpec& j) { j.servers = 0; }},
       {"servers", [](JobSpec& j) { j.servers = 1025; }},
-      {"replication", [](JobSpec& j) { j.replication = 0; }},
       {"replication", [](JobSpec& j) { j.replication = 2; }},
       {"replication",
        [](JobSpec& j) {

@@ -86,7 +86,10 @@ void Fill(Random& r, Missing* m) { *m = {RandomContribution(r), Chunks(r)}; }
 void Fill(Random& r, ChunkData* m) { *m = {{Number(r)}, {Number(r)}, {Number32(r)}}; }
 void Fill(Random& r, PullRefused* m) { *m = {Reason(r), {Number(r)}, RandomText(r, 100)}; }
 void Fill(Random& r, WrongShard* m) { *m = {RandomMap(r)}; }
-void Fill(Random& r, Promise* m) { *m = {RandomMap(r), RandomSpec(r, 5)}; }
+void Fill(Random& r, Promise* m) {
+  *m = {RandomMap(r), RandomSpec(r, 5)};
+  if (Coin(r)) m->restore = RestoreFrom{RandomText(r, 100), RandomSeal(r), Real(r)};
+}
 void Fill(Random& r, Promised* m) {
   m->server = {Number32(r)};
   m->incarnation = {Number(r)};
@@ -105,10 +108,47 @@ void Fill(Random& r, NonFinite* m) {
   *m = {{Number32(r)}, RandomSealId(r), Several<WorkerId>(r, 4, [&] { return WorkerId{Number(r)}; })};
 }
 void Fill(Random& r, Commit* m) { *m = {RandomSealId(r), {Number(r)}, Real(r)}; }
-void Fill(Random& r, Applied* m) { *m = {{Number32(r)}, {Number(r)}, RandomSealId(r), {Number(r)}, Real(r)}; }
+void Fill(Random& r, Applied* m) {
+  *m = {{Number32(r)}, {Number(r)}, RandomSealId(r), {Number(r)}, Real(r), {}};
+  m->checks = Several<ChunkCheck>(r, 3, [&] { return ChunkCheck{{Number32(r)}, Number(r)}; });
+}
 void Fill(Random& r, StaleBallot* m) { *m = {{Number32(r)}, {Number(r)}, {Number(r)}}; }
 void Fill(Random&, StatusRequest*) {}
 void Fill(Random& r, StatusReply* m) { m->json = RandomText(r, 3000); }
+void Fill(Random& r, Snapshot* m) { *m = {{Number(r)}, {Number(r)}, RandomText(r, 100)}; }
+void Fill(Random& r, SnapshotDone* m) {
+  *m = {{Number32(r)}, RandomText(r, 100), RandomText(r, 100), Number(r), Number(r), Chunks(r), {}, Code::kOk, {}};
+  m->arrays = Several<std::string>(r, 3, [&] { return RandomText(r, 20); });
+  if (Coin(r)) m->code = Reason(r);
+  m->message = RandomText(r, 100);
+}
+void Fill(Random& r, ReplicateSum* m) {
+  *m = {{Number32(r)}, {Number(r)}, RandomSealId(r), {Number(r)}, {Number32(r)}, Real(r)};
+}
+void Fill(Random& r, WantSums* m) { *m = {{Number32(r)}, {Number(r)}, RandomSealId(r), {Number(r)}, Chunks(r)}; }
+void Fill(Random& r, ReceiveChunks* m) {
+  m->source = {{Number32(r)}, {Number(r)}, RandomText(r, 100)};
+  m->version = {Number(r)};
+  m->digest = {Number(r)};
+  m->chunks = Chunks(r);
+  m->chunk_bytes = Number(r);
+  m->spec = RandomSpec(r, 5);
+}
+void Fill(Random& r, WantChunks* m) { *m = {{Number(r)}, {Number(r)}, {Number(r)}, Chunks(r)}; }
+void Fill(Random& r, History* m) {
+  *m = {{Number(r)}, {Number(r)}, {}, Real(r), {}, {}};
+  if (Coin(r)) m->applied = RandomSeal(r);
+  m->versions = Several<VersionDigest>(r, 4, [&] { return VersionDigest{{Number(r)}, {Number(r)}}; });
+  m->done = Several<Contribution>(r, 4, [&] { return RandomContribution(r); });
+}
+void Fill(Random& r, ChunkState* m) {
+  *m = {{Number(r)}, {Number(r)}, {Number32(r)}, Several<std::string>(r, 3, [&] { return RandomText(r, 20); })};
+}
+void Fill(Random& r, Copied* m) { *m = {{Number32(r)}, {Number(r)}, {Number(r)}, {Number(r)}, Chunks(r)}; }
+void Fill(Random&, Drained*) {}
+void Fill(Random& r, NotCoordinator* m) { m->address = RandomText(r, 100); }
+void Fill(Random& r, ControlRequest* m) { *m = {RandomText(r, 20), RandomText(r, 100)}; }
+void Fill(Random& r, ControlReply* m) { *m = {Coin(r) ? Code::kOk : Reason(r), RandomText(r, 100)}; }
 
 template <size_t... I>
 void Emplace(size_t kind, Body* body, std::index_sequence<I...>) {
@@ -214,7 +254,7 @@ JobSpec RandomJob(Random& random) {
   job.max_steps = Number(random);
   job.seed = Number(random);
   job.servers = static_cast<uint32_t>(1 + random.Below(limits::kMaxServers));
-  job.replication = static_cast<uint32_t>(1 + random.Below(std::min<uint64_t>(job.servers, limits::kMaxReplication)));
+  job.replication = static_cast<uint32_t>(random.Below(std::min<uint64_t>(job.servers, limits::kMaxReplication) + 1));
   job.min_workers = static_cast<uint32_t>(1 + random.Below(limits::kMaxMembers));
   job.max_workers = static_cast<uint32_t>(job.min_workers + random.Below(limits::kMaxMembers - job.min_workers + 1));
   job.chunk_bytes = 64 * (1 + random.Below(limits::kMaxChunkBytes / 64));
@@ -224,6 +264,7 @@ JobSpec RandomJob(Random& random) {
   job.staleness_power = Real(random);
   job.timeout = Duration(random.Between(500'000'000, 86'400'000'000'000));
   job.task = RandomText(random, 300);
+  job.verify_replicas = random.Below(100);
   const Status valid = Validate(job);
   EVERSTEP_CHECK(valid.ok(), valid.message());
   return job;

@@ -244,10 +244,28 @@ void ChainChecker::Recovered(const std::string& who, Ballot ballot, Version vers
   floors_.push_back({ballot, version});
 }
 
-void ChainChecker::Published(const std::string& who, ServerId server, Version version, Digest digest,
+void ChainChecker::Configured(const ShardMap& map) {
+  for (const ServerEntry& server : map.servers) maps_[map.ballot].insert(server.incarnation);
+}
+
+// Rule R10: the replicas of one map, not older than the seal, must all have prepared this very seal.
+bool ChainChecker::PreparedEverywhere(const Seal& seal) const {
+  const auto prepared = prepared_.find(seal.digest);
+  for (auto it = maps_.lower_bound(seal.id.ballot); it != maps_.end(); ++it) {
+    if (it->second.size() == 1) return true;  // one server: its flip is the decision
+    if (prepared == prepared_.end()) continue;
+    if (std::includes(prepared->second.begin(), prepared->second.end(), it->second.begin(), it->second.end()))
+      return true;
+  }
+  return false;
+}
+
+void ChainChecker::Published(const std::string& who, Incarnation server, Version version, Digest digest,
                              const Chunks& chunks, size_t slots) {
+  const bool fresh = !newest_.contains(server);
   Version& newest = newest_[server];
-  if (!Check(version.value == newest.value + 1, "P10",
+  // A server that was filled from another begins at that one's version.
+  if (!Check(version.value == newest.value + 1 || (fresh && version <= this->version()), "P10",
              who + " jumps from version " + ToString(newest) + " to " + ToString(version)))
     return;
   newest = version;
@@ -255,10 +273,8 @@ void ChainChecker::Published(const std::string& who, ServerId server, Version ve
   if (!Check(seal != seals_.end() && Next(seal->second.id.step) == version, "P1",
              who + " publishes what no seal stands for"))
     return;
-  if (scenario_.job.servers > 1) {
-    Check(prepared_[digest].size() == scenario_.job.servers, "P1",
-          who + " publishes version " + ToString(version) + " before every server has its part of the step prepared");
-  }
+  Check(PreparedEverywhere(seal->second), "P1",
+        who + " publishes version " + ToString(version) + " before every server has its part of the step prepared");
   if (!Extend(who, seal->second, std::nullopt)) return;
   const Link& link = chain_[version.value];
   for (const auto& [id, bytes] : chunks) {
@@ -306,8 +322,10 @@ void ChainChecker::AtEnd(Version version) {
   Check(scenario_.dataset_size > 0 && epoch_ == job.epochs, "P4",
         "the job ended in epoch " + std::to_string(epoch_) + " of " + std::to_string(job.epochs) +
             " with samples left over");
-  for (const auto& [server, newest] : newest_)
+  for (const auto& [server, newest] : newest_) {
+    if (maps_.empty() || !maps_.rbegin()->second.contains(server)) continue;
     Check(newest == version, "P1", "server " + ToString(server) + " ended at version " + ToString(newest));
+  }
 }
 
 uint64_t ChainChecker::Fingerprint() const {

@@ -28,12 +28,14 @@ class ChainChecker {
   // ---- What happens ----
   void Made(const Contribution& contribution, Chunks chunks, bool poisoned);
   void SawSeal(const Seal& seal) { seals_.emplace(seal.digest, seal); }
-  void SawPrepared(ServerId server, Digest digest) { prepared_[digest].insert(server); }
+  void SawPrepared(Incarnation server, Digest digest) { prepared_[digest].insert(server); }
+  // This map is in the record from now on.
+  void Configured(const ShardMap& map);
   // A coordinator says that the step is committed.
   void Decided(const std::string& who, const Seal& seal, double scale);
   // A coordinator finished its recovery: from now on no older ballot may decide anything from this version on.
   void Recovered(const std::string& who, Ballot ballot, Version version);
-  void Published(const std::string& who, ServerId server, Version version, Digest digest, const Chunks& chunks,
+  void Published(const std::string& who, Incarnation server, Version version, Digest digest, const Chunks& chunks,
                  size_t slots);
   // A worker computes on, or ends with, these parameters.
   void Read(const std::string& who, Version version, const Chunks& parameters);
@@ -55,6 +57,7 @@ class ChainChecker {
   uint64_t Fingerprint() const;
 
  private:
+  bool PreparedEverywhere(const Seal& seal) const;
   struct MadeContribution {
     Contribution contribution;
     Chunks chunks;
@@ -90,10 +93,11 @@ class ChainChecker {
   std::map<Key, MadeContribution> made_;
   std::map<Version, std::vector<Key>> made_on_;
   std::map<Digest, Seal> seals_;
-  std::map<Digest, std::set<ServerId>> prepared_;
+  std::map<Digest, std::set<Incarnation>> prepared_;
+  std::map<Ballot, std::set<Incarnation>> maps_;
   std::vector<Link> chain_;  // by version
   std::vector<Floor> floors_;
-  std::map<ServerId, Version> newest_;
+  std::map<Incarnation, Version> newest_;
   uint64_t epoch_ = 0;
   std::vector<bool> consumed_;  // of epoch_
 };

@@ -44,12 +44,12 @@ class Checkers : public Tap {
     if (from.Stranger()) return;
     if (const auto* m = std::get_if<SealStep>(&envelope.body)) chain_.SawSeal(m->seal);
     if (const auto* m = std::get_if<Prepared>(&envelope.body)) {
-      chain_.SawPrepared(m->server, m->digest);
+      chain_.SawPrepared(m->incarnation, m->digest);
       promises_.Prepared(from, m->seal);
     }
     if (const auto* m = std::get_if<Promised>(&envelope.body)) {
       promises_.Promised(from, envelope.ballot);
-      if (m->prepared) chain_.SawPrepared(m->server, m->prepared->digest);
+      if (m->prepared) chain_.SawPrepared(m->incarnation, m->prepared->digest);
     }
     members_.OnSent(from, to, envelope);
   }

@@ -21,6 +21,7 @@ Cluster::Cluster(Scenario scenario, bool tracing)
       uid_{Mix64(scenario_.seed) | 1} {
   world_.network() = scenario_.network;
   world_.AddTap(&checkers_);
+  record_.OnChange([this](const Configuration& c) { checkers_.chain().Configured(c.map); });
 }
 
 void Cluster::StartAll() {
@@ -57,6 +58,26 @@ WorkerNode& Cluster::AddWorker(std::string name) {
   return *workers_.back();
 }
 
+ServerNode& Cluster::AddServer() {
+  const std::string name = "ps" + std::to_string(servers_.size());
+  servers_.push_back(std::make_unique<ServerNode>(world_, name, scenario_, checkers_));
+  servers_.back()->Start();
+  return *servers_.back();
+}
+
+bool Cluster::CanLose(const ServerNode& server) const {
+  const auto& record = record_.record();
+  if (!record || server.core() == nullptr) return false;
+  std::set<Incarnation> alive;
+  for (const auto& other : servers_) {
+    if (other.get() != &server && other->running() && !other->paused()) alive.insert(other->core()->incarnation());
+  }
+  return std::all_of(record->map.replicas.begin(), record->map.replicas.end(), [&](const auto& holders) {
+    return std::any_of(holders.begin(), holders.end(),
+                       [&](uint32_t index) { return alive.contains(record->map.servers[index].incarnation); });
+  });
+}
+
 void Cluster::WorkerComesAt(WorkerNode& worker, Time when) {
   world_.At(when, [&worker] {
     if (!worker.running()) worker.Start();
@@ -85,6 +106,13 @@ void Cluster::Supervise() {
     if (coordinator().failure()) return;
   }
   if (!coordinator().running() && !coordinator().finished() && world_.now() >= coordinator_due_) StartCoordinator();
+  if (scenario_.story == Story::kReplicas && Ended() == nullptr) {
+    // A server that was taken out of the map, or died, comes back empty.
+    for (auto& server : servers_) {
+      if (!server->running() && !server->left() && record_.record() && server_due_[server.get()] <= world_.now())
+        server->Start();
+    }
+  }
   size_t enough = 0;
   for (auto& worker : workers_) {
     const bool left = worker->end() == WorkerNode::End::kLeft || worker->end() == WorkerNode::End::kFinished;

@@ -2,7 +2,9 @@
 // that starts again what failed, as an operator's would.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,9 @@ class Cluster {
   void StartAll();
   CoordinatorNode& StartCoordinator();
   WorkerNode& AddWorker(std::string name = {});
+  ServerNode& AddServer();
+  // Every chunk of the record's map is on a server that runs, other than this one.
+  bool CanLose(const ServerNode& server) const;
   // The one that took office last.
   CoordinatorNode& coordinator() { return *coordinators_.back(); }
   std::vector<std::unique_ptr<CoordinatorNode>>& coordinators() { return coordinators_; }
@@ -36,6 +41,7 @@ class Cluster {
   // A coordinator will be started by somebody else then; until then the supervisor waits.
   void CoordinatorComesAt(Time when) { coordinator_due_ = when; }
   void WorkerComesAt(WorkerNode& worker, Time when);
+  void ServerComesAt(ServerNode& server, Time when) { server_due_[&server] = when; }
   // After the faults: everybody is kept running, and enough workers.
   void KeepEnoughWorkers() { keep_enough_ = true; }
 
@@ -55,6 +61,7 @@ class Cluster {
   std::vector<std::unique_ptr<ServerNode>> servers_;
   std::vector<std::unique_ptr<WorkerNode>> workers_;
   Time coordinator_due_;
+  std::map<const ServerNode*, Time> server_due_;
   bool keep_enough_ = false;
 };
 

@@ -6,7 +6,7 @@ void CoordinatorNode::OnStart() {
   record_.Read([this, born = life()](std::optional<Configuration> found) {
     if (!running() || life() != born) return;
     Post(Duration{0}, [this, found = std::move(found)] {
-      Coordinator::Options options{job_, scenario_.job, holder_, found};
+      Coordinator::Options options{job_, scenario_.job, holder_, "coordinator", found};
       core_.emplace(now(), std::move(options));
     });
   });
@@ -43,7 +43,8 @@ void CoordinatorNode::Observe() {
   checkers_.members().CoordinatorIs(*this, std::move(seen));
   for (const CommitRecord& record : core_->TakeCommits()) checkers_.chain().Decided(name(), record.seal, record.scale);
   const Coordinator::State state = core_->state();
-  const bool open = state == Coordinator::State::kOpen || state == Coordinator::State::kSealed;
+  const bool open = state == Coordinator::State::kOpen || state == Coordinator::State::kSealed ||
+                    state == Coordinator::State::kMoving;
   if (open && recovered_ != core_->ballot()) {
     recovered_ = core_->ballot();
     checkers_.chain().Recovered(name(), recovered_, core_->version());

@@ -1,5 +1,6 @@
 #include "tests/sim/faults.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace everstep::sim {
@@ -9,6 +10,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr size_t kMostWorkers = 8;
+constexpr size_t kMostServers = 7;
 
 }  // namespace
 
@@ -61,6 +63,8 @@ void Faults::StrikeOnce() {
       {mix.crash_coordinator, [this] { CrashCoordinator(cluster_.coordinator(), random_.Chance(0.2)); }},
       {mix.takeover, [this] { TakeOver(); }},
       {mix.crash_server, [this] { CrashServer(); }},
+      {mix.join_server, [this] { JoinServer(); }},
+      {mix.drain_server, [this] { DrainServer(); }},
       {mix.record_outage, [this] { RecordOutage(); }},
       {mix.stranger, [this] { StrangerComes(); }},
   };
@@ -262,7 +266,8 @@ void Faults::BreakServer() {
 
 void Faults::CutServer() {
   ServerNode* server = AnyServer();
-  if (server == nullptr || server_trouble_[server] > world_.now()) return;
+  // Both at once can keep them apart for longer than anybody has to wait.
+  if (server == nullptr || server_trouble_[server] > world_.now() || coordinator_trouble_ > world_.now()) return;
   Count("partitions of servers");
   Node& coordinator = cluster_.coordinator();
   const Duration time = UpTo(cluster_.job().lease() / 2);
@@ -271,8 +276,39 @@ void Faults::CutServer() {
   world_.After(time, [this, server, &coordinator] { world_.SetCut(*server, coordinator, false); });
 }
 
+// No server is in trouble, so that the one that is lost next is the only one.
+bool Faults::ServersCalm() const {
+  return std::all_of(server_trouble_.begin(), server_trouble_.end(),
+                     [&](const auto& entry) { return entry.second <= world_.now(); });
+}
+
+void Faults::JoinServer() {
+  if (cluster_.servers().size() >= kMostServers || !cluster_.record().record()) return;
+  Count("servers joined");
+  cluster_.AddServer();
+}
+
+void Faults::DrainServer() {
+  ServerNode* server = AnyServer();
+  if (server == nullptr || !ServersCalm() || cluster_.servers().size() < 3 || !cluster_.record().record()) return;
+  Count("servers drained");
+  server->AskToLeave();
+}
+
 void Faults::CrashServer() {
   ServerNode* server = AnyServer();
+  if (cluster_.scenario().story == Story::kReplicas) {
+    Coordinator* core = cluster_.coordinator().core();
+    const bool steady =
+        core != nullptr && core->map() && cluster_.record().record() && *core->map() == cluster_.record().record()->map;
+    if (server == nullptr || !steady || !ServersCalm() || !cluster_.CanLose(*server)) return;
+    Count("servers killed");
+    const Duration lease = cluster_.job().lease();
+    const bool silent = random_.Chance(0.2);
+    server_trouble_[server] = world_.now() + lease * (silent ? 4 : 1);
+    cluster_.ServerComesAt(*server, world_.now() + UpTo(random_.Chance(0.5) ? milliseconds(50) : lease * 3));
+    return server->Crash(silent);
+  }
   if (server == nullptr || server_lost_ || !cluster_.record().record()) return;
   Count("servers killed");
   server_lost_ = true;
@@ -289,7 +325,7 @@ void Faults::CrashServer() {
 
 void Faults::FreezeCoordinator() {
   CoordinatorNode& node = cluster_.coordinator();
-  if (!node.running() || node.paused() || coordinator_trouble_ > world_.now()) return;
+  if (!node.running() || node.paused() || coordinator_trouble_ > world_.now() || !ServersCalm()) return;
   Count("coordinators frozen");
   const Duration time = UpTo(cluster_.job().lease() * 3);
   coordinator_trouble_ = world_.now() + time + cluster_.job().lease() * 3;

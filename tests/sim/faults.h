@@ -51,6 +51,9 @@ class Faults : public Tap {
   void TakeOver();
   void Misroute(CoordinatorNode& old);
   void CrashServer();
+  void JoinServer();
+  void DrainServer();
+  bool ServersCalm() const;
   void RecordOutage();
   void StrangerComes();
 

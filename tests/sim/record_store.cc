@@ -16,6 +16,7 @@ Status RecordStore::Change(Ballot expected, const Configuration& next) {
   const Ballot found = record_ ? record_->ballot : Ballot{};
   if (found != expected) return {Code::kStale, "the record is at ballot " + ToString(found)};
   record_ = next;
+  if (changed_) changed_(next);
   return Status::Ok();
 }
 

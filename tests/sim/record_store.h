@@ -20,6 +20,7 @@ class RecordStore {
   void OutageUntil(Time until) { outage_until_ = std::max(outage_until_, until); }
   // No more trouble.
   void Calm() { calm_ = true; }
+  void OnChange(std::function<void(const Configuration&)> changed) { changed_ = std::move(changed); }
   const std::optional<Configuration>& record() const { return record_; }
 
  private:
@@ -29,6 +30,7 @@ class RecordStore {
   World& world_;
   const Scenario& scenario_;
   std::optional<Configuration> record_;
+  std::function<void(const Configuration&)> changed_;
   Time outage_until_;
   bool calm_ = false;
 };

@@ -79,7 +79,8 @@ class Run {
     }
     if (!ended->failure()) return true;
     for (auto& server : cluster_.servers()) {
-      if (server->running() && !server->core()->failure()) return false;
+      // One that came after the end has nobody to tell it.
+      if (server->running() && server->core()->job_spec() && !server->core()->failure()) return false;
     }
     return true;
   }

@@ -94,6 +94,11 @@ void ChooseFaults(Random& r, Scenario* s) {
   if (r.Chance(0.6)) f.crash_coordinator = 4;
   if (s->story == Story::kTakeover) f.takeover = 25;
   if (s->story == Story::kServerLost) f.crash_server = 6;
+  if (s->story == Story::kReplicas) {
+    f.crash_server = 8;
+    f.join_server = 3;
+    f.drain_server = 3;
+  }
   if (r.Chance(0.25)) s->poison = OneOf(r, {0.01, 0.05});
   if (r.Chance(0.5)) s->abandon = 0.05;
   if (r.Chance(0.3)) s->slow_worker = 0.3;
@@ -108,9 +113,10 @@ void ChooseFaults(Random& r, Scenario* s) {
 Story ChooseStory(Random& r) {
   const uint64_t dice = r.Below(100);
   if (dice < 4) return Story::kCalm;
-  if (dice < 48) return Story::kProcesses;
-  if (dice < 76) return Story::kLossy;
-  if (dice < 96) return Story::kTakeover;
+  if (dice < 40) return Story::kProcesses;
+  if (dice < 64) return Story::kLossy;
+  if (dice < 78) return Story::kTakeover;
+  if (dice < 97) return Story::kReplicas;
   return Story::kServerLost;
 }
 
@@ -123,6 +129,7 @@ std::string_view Name(Story story) {
     case Story::kLossy: return "lossy";
     case Story::kTakeover: return "takeover";
     case Story::kServerLost: return "server-lost";
+    case Story::kReplicas: return "replicas";
   }
   return "unknown";
 }
@@ -148,6 +155,12 @@ Scenario MakeScenario(uint64_t seed) {
     job.grace = milliseconds(r.Between(0, 60));
   }
   if (s.story == Story::kLossy || s.story == Story::kTakeover) job.servers = static_cast<uint32_t>(r.Between(2, 4));
+  job.replication = 1;
+  if (s.story == Story::kReplicas) {
+    job.servers = static_cast<uint32_t>(r.Between(2, 4));
+    job.replication = r.Chance(0.2) && job.servers >= 3 ? 3 : 0;
+    job.verify_replicas = r.Below(4);
+  }
   s.spec = MakeSpec(r);
   ChooseOptimizer(r, &job);
   ChooseLength(r, &s);
@@ -166,7 +179,7 @@ Scenario MakeScenario(uint64_t seed) {
     return s;
   }
   ChooseFaults(r, &s);
-  if (s.story == Story::kLossy) {
+  if (s.story == Story::kLossy || (s.story == Story::kReplicas && r.Chance(0.3))) {
     s.network.drop = OneOf(r, {0.0, 0.002, 0.02});
     s.network.duplicate = OneOf(r, {0.01, 0.05, 0.1});
     s.network.reorder = OneOf(r, {0.0, 0.02, 0.2});
@@ -178,10 +191,10 @@ Scenario MakeScenario(uint64_t seed) {
 std::string Describe(const Scenario& s) {
   const JobSpec& job = s.job;
   std::string text = std::string(Name(s.story)) + ": " + std::string(Name(job.mode)) + ", " +
-                     std::to_string(job.servers) + " servers, " + std::to_string(s.workers) + " workers (at least " +
-                     std::to_string(job.min_workers) + "), " + std::to_string(s.dataset_size) + " samples, batch " +
-                     std::to_string(job.batch) + ", epochs " + std::to_string(job.epochs) + ", max-steps " +
-                     std::to_string(job.max_steps) + ", timeout " +
+                     std::to_string(job.servers) + " servers, replication " + std::to_string(job.replication) + ", " +
+                     std::to_string(s.workers) + " workers (at least " + std::to_string(job.min_workers) + "), " +
+                     std::to_string(s.dataset_size) + " samples, batch " + std::to_string(job.batch) + ", epochs " +
+                     std::to_string(job.epochs) + ", max-steps " + std::to_string(job.max_steps) + ", timeout " +
                      std::to_string(static_cast<int>(Milliseconds(job.timeout))) + " ms, model of " +
                      std::to_string(s.spec.bytes()) + " bytes in chunks of " + std::to_string(job.chunk_bytes);
   if (job.quorum < 1) text += ", quorum " + std::to_string(job.quorum);

@@ -17,7 +17,8 @@ enum class Story : uint8_t {
   kProcesses,   // processes die, freeze, leave, join; links break; the network itself is in order
   kLossy,       // the same, and messages get lost, doubled, late and out of order
   kTakeover,    // a second coordinator takes office while the first is frozen, and wakes up
-  kServerLost,  // a server dies: the job must end with a clear error
+  kServerLost,  // a server dies that nobody has a copy of: the job must end with a clear error
+  kReplicas,    // chunks have copies: servers die, come and go as well, and nothing is lost
 };
 
 std::string_view Name(Story story);
@@ -41,6 +42,8 @@ struct FaultMix {
   int crash_coordinator = 0;
   int takeover = 0;
   int crash_server = 0;
+  int join_server = 0;
+  int drain_server = 0;
   int record_outage = 0;
   int stranger = 0;
 };

@@ -1,5 +1,8 @@
 #include "tests/sim/server_node.h"
 
+#include "base/checksum.h"
+#include "base/plant.h"
+
 namespace everstep::sim {
 namespace {
 
@@ -13,6 +16,7 @@ void ServerNode::OnStart() {
   coordinator_ = {};
   backoff_ = Duration{0};
   published_ = {};
+  leaving_ = left_ = false;
   world_.Bind(name(), this);
   ConnectToCoordinator();
 }
@@ -41,6 +45,11 @@ void ServerNode::OnMessage(PeerId from, const Envelope& envelope, Buffer payload
   if (from == coordinator_) {
     heard_at_ = now();
     backoff_ = Duration{0};
+  }
+  const Body& body = envelope.body;
+  if (std::holds_alternative<Hello>(body) || std::holds_alternative<Heartbeat>(body) ||
+      std::holds_alternative<Ready>(body) || std::holds_alternative<Leave>(body)) {
+    return world_.Send(*this, {from, {envelope.job, {}, NotCoordinator{"coordinator"}}, {}});
   }
   core_->OnMessage(now(), from, envelope, std::move(payload));
 }
@@ -85,20 +94,51 @@ void ServerNode::RunSum(SumWork work) {
 
 void ServerNode::RunApply(ApplyWork work) {
   Post(WorkTime(), [this, work = std::move(work)] {
-    ApplyResult result{work.seal, {}};
+    ApplyResult result{work.seal, {}, {}};
     for (size_t i = 0; i < work.chunks.size(); ++i) {
       result.parameters.push_back(Math().Apply(work.chunks[i], work.parameters[i], work.sums[i],
                                                {work.learning_rate, work.scale, work.update}));
+      if (work.check) result.checksums.push_back(Checksum64(result.parameters.back().span()));
     }
     core_->OnApplied(now(), std::move(result));
   });
+}
+
+void ServerNode::RunExport(ExportWork work) {
+  Post(WorkTime(), [this, work = std::move(work)] {
+    std::string payload(work.parameters.text());
+    ExportResult result{work.to, work.header, {}};
+    for (const auto& [array, bytes] : Math().ExportState(work.header.chunk)) {
+      result.header.arrays.push_back(array);
+      payload += bytes.text();
+    }
+    result.payload = Buffer::Copy(payload);
+    core_->OnExported(now(), std::move(result));
+  });
+}
+
+void ServerNode::RunImport(ImportWork work) {
+  Post(WorkTime(), [this, work = std::move(work)] {
+    const size_t bytes = work.payload.size() / (1 + work.header.arrays.size());
+    std::map<std::string, Buffer> state;
+    for (size_t i = 0; i < work.header.arrays.size(); ++i)
+      state.emplace(work.header.arrays[i], work.payload.Slice((1 + i) * bytes, bytes));
+    Status outcome;
+    if (!EVERSTEP_PLANTED("copy-without-state")) outcome = Math().ImportState(work.header.chunk, state);
+    core_->OnImported(now(), {work.header, work.payload.Slice(0, bytes), std::move(outcome)});
+  });
+}
+
+void ServerNode::AskToLeave() {
+  leaving_ = true;
+  core_->Drain(now());
 }
 
 void ServerNode::CheckPublished() {
   if (core_->version() == published_) return;
   published_ = core_->version();
   world_.Trace(this, [&] { return "publishes version " + ToString(published_); });
-  checkers_.chain().Published(name(), core_->id(), published_, core_->digest(), *core_->Parameters(published_),
+  checkers_.chain().Published(name(), core_->incarnation(), published_, core_->digest(), *core_->Parameters(published_),
                               core_->stats().slots);
 }
 
@@ -106,7 +146,15 @@ void ServerNode::Drain() {
   CheckPublished();
   for (SumWork& work : core_->TakeSums()) RunSum(std::move(work));
   for (ApplyWork& work : core_->TakeApplies()) RunApply(std::move(work));
+  for (ExportWork& work : core_->TakeExports()) RunExport(std::move(work));
+  for (ImportWork& work : core_->TakeImports()) RunImport(std::move(work));
+  for (const Replica::Opening& opening : core_->TakeOpenings()) world_.Connect(*this, opening.peer, opening.address);
+  for (PeerId peer : core_->TakeClosings()) world_.Close(*this, peer);
   for (Outgoing& message : core_->TakeOutbox()) world_.Send(*this, std::move(message));
+  // Emptied: it goes. Taken out of the map: it comes back as a new life.
+  const bool fenced = core_->failure() && core_->failure()->code() == Code::kFenced;
+  left_ |= core_->drained() || (fenced && leaving_);
+  if (left_ || fenced) Post(Duration{0}, [this] { Crash(false); });
   if (++drains_ % 16 != 0) return;
   const size_t readers = world_.OpenEnds(*this);
   const uint64_t waiting = core_->stats().waiting_pulls;

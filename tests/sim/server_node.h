@@ -20,6 +20,9 @@ class ServerNode : public Node {
   PeerId coordinator_link() const { return coordinator_; }
   bool Anchored() const override { return true; }
   std::string Describe() const override;
+  // It wants to leave: everything on it goes to the others first.
+  void AskToLeave();
+  bool left() const { return left_; }
 
  private:
   void OnStart() override;
@@ -33,6 +36,8 @@ class ServerNode : public Node {
   void LinkLost();
   void RunSum(SumWork work);
   void RunApply(ApplyWork work);
+  void RunExport(ExportWork work);
+  void RunImport(ImportWork work);
   kernels::ShardMath& Math();
   Duration WorkTime() { return Duration(world_.random().Between(0, scenario_.server_work.count())); }
   void CheckPublished();
@@ -46,6 +51,8 @@ class ServerNode : public Node {
   Duration backoff_{0};
   Version published_;
   uint64_t drains_ = 0;
+  bool leaving_ = false;
+  bool left_ = false;
 };
 
 }  // namespace everstep::sim

@@ -214,7 +214,7 @@ Body ForgeBody(size_t kind, Random& random) {
       ChunkData{version, {random.Next()}, chunk},
       PullRefused{code, version, text},
       WrongShard{ForgeMap(random)},
-      Promise{ForgeMap(random), ForgeSpec(random)},
+      Promise{ForgeMap(random), ForgeSpec(random), RestoreFrom{text, ForgeSeal(random), 1}},
       Promised{
           server, {random.Next()}, version, {random.Next()}, ForgeSeal(random), 1, ForgeSeal(random), {{chunk, 1}}, {}},
       Staged{server, ForgeContribution(random)},
@@ -222,10 +222,24 @@ Body ForgeBody(size_t kind, Random& random) {
       Prepared{server, {random.Next()}, seal, {random.Next()}, {{chunk, 1}}},
       NonFinite{server, seal, {worker}},
       Commit{seal, {random.Next()}, random.Uniform()},
-      Applied{server, {random.Next()}, seal, {random.Next()}, 1},
+      Applied{server, {random.Next()}, seal, {random.Next()}, 1, {{chunk, random.Next()}}},
       StaleBallot{server, {random.Next()}, version},
       StatusRequest{},
       StatusReply{"{" + text},
+      Snapshot{version, {random.Next()}, text},
+      SnapshotDone{server, text, "../" + text, random.Next(), random.Next(), {chunk}, {text.substr(0, 20)}, code, text},
+      ReplicateSum{server, {random.Next()}, seal, {random.Next()}, chunk, 1},
+      WantSums{server, {random.Next()}, seal, {random.Next()}, {chunk, chunk}},
+      ReceiveChunks{
+          {server, {random.Next()}, "tcp://127.0.0.1:1"}, version, {random.Next()}, {chunk}, 64, ForgeSpec(random)},
+      WantChunks{seal.ballot, version, {random.Next()}, {chunk, chunk}},
+      History{version, {random.Next()}, ForgeSeal(random), 1, {{version, {random.Next()}}}, {}},
+      ChunkState{version, {random.Next()}, chunk, {text.substr(0, 20)}},
+      Copied{server, {random.Next()}, seal.ballot, version, {chunk}},
+      Drained{},
+      NotCoordinator{"tcp://127.0.0.1:1"},
+      ControlRequest{random.Chance(0.5) ? "drain" : text, "nobody"},
+      ControlReply{code, text},
   };
   static_assert(std::size(bodies) == std::variant_size_v<Body>, "one of each kind");
   return bodies[kind];

@@ -1,0 +1,292 @@
+// What the coordinator does about its servers when chunks have copies: losses, joins, drains, moves, taking office.
+#include <gtest/gtest.h>
+
+#include "tests/ps/coordinator_testing.h"
+
+namespace everstep {
+namespace {
+
+using State = Coordinator::State;
+using testing::Test;
+
+class CoordinatorServers : public test::CoordinatorTest {
+ protected:
+  CoordinatorServers() { job_.replication = 2; }
+
+  void StartWith(size_t servers) {
+    ASSERT_NO_FATAL_FAILURE(Start(servers, {"a"}));
+    a_ = {coordinator_->members().FindByName("a")->id, coordinator_->members().FindByName("a")->peer, "a"};
+  }
+  Status Drain(const std::string& name, PeerId from = {4242}) {
+    Deliver(from, ControlRequest{"drain", name});
+    const auto reply = mail_.TakeOne<ControlReply>(from);
+    EXPECT_TRUE(reply);
+    if (!reply || reply->code == Code::kOk) return Status::Ok();
+    return {reply->code, reply->message};
+  }
+  void JoinServer() {
+    AddServer();
+    Deliver(servers_.back().peer, Heartbeat{});
+  }
+  // What servers were told to fetch; answered as if it was done.
+  size_t AnswerMoves() {
+    size_t moved = 0;
+    for (Server& server : servers_) {
+      for (size_t i = 0; i < server.got.size(); ++i) {
+        const Envelope envelope = server.got[i];
+        const auto* receive = std::get_if<ReceiveChunks>(&envelope.body);
+        if (receive == nullptr) continue;
+        server.got.erase(server.got.begin() + static_cast<long>(i--));
+        moved += receive->chunks.size();
+        server.version = receive->version;
+        server.digest = receive->digest;
+        server.applied = servers_[0].applied;
+        Deliver(server.peer, Copied{server.id, server.life, envelope.ballot, receive->version, receive->chunks});
+      }
+    }
+    return moved;
+  }
+  void RunStep() {
+    const uint64_t before = version();
+    const auto grant = TakeGrant(a_);
+    ASSERT_TRUE(grant);
+    const Contribution c = ContributionOf(a_, *grant);
+    for (Server& server : servers_) server.held.push_back(c);
+    for (size_t i = 0; i < servers_.size(); ++i) {
+      if (coordinator_->map()->Find(servers_[i].id) != nullptr) Deliver(servers_[i].peer, Staged{servers_[i].id, c});
+    }
+    EXPECT_EQ(version(), before + 1);
+  }
+  uint64_t HeldBy(size_t server) { return coordinator_->map()->HeldChunks(servers_[server].id).size(); }
+
+  Worker a_;
+};
+
+TEST_F(CoordinatorServers, TheFirstMapHasTwoCopiesOfEverything) {
+  StartWith(2);
+  for (const auto& holders : coordinator_->map()->replicas) EXPECT_EQ(holders.size(), 2u);
+}
+
+TEST_F(CoordinatorServers, Case1_ALostServersCopiesTakeOverWithinTheStep) {
+  StartWith(2);
+  const auto grant = TakeGrant(a_);
+  const Ballot before = coordinator_->ballot();
+  Stage(0, ContributionOf(a_, *grant));
+  Close(servers_[1].peer);
+  EXPECT_EQ(state(), State::kOpen);
+  now_ = now_ + std::chrono::milliseconds(60);
+  EXPECT_LE(coordinator_->NextDeadline(), now_);
+  Tick();
+  EXPECT_EQ(coordinator_->ballot().value, before.value + 1);
+  EXPECT_EQ(coordinator_->map()->servers.size(), 1u);
+  EXPECT_EQ(coordinator_->map()->PrimaryChunks(servers_[0].id).size(), 2u);
+  EXPECT_EQ(record_->map, *coordinator_->map()) << "by the record alone (rule R1)";
+  // The worker learns it; what is held was announced with the promise.
+  EXPECT_FALSE(mail_.Take<MapUpdate>(a_.peer).empty());
+  EXPECT_EQ(version(), 2u) << "whole on the one that is left: sealed, collapsed";
+}
+
+TEST_F(CoordinatorServers, AServerThatComesBackAtOnceIsNotReplaced) {
+  StartWith(2);
+  Close(servers_[1].peer);
+  servers_[1].peer = {next_id_++};
+  Hello hello;
+  hello.role = PeerRole::kServer;
+  hello.incarnation = servers_[1].life;
+  hello.address = "tcp://ps1";
+  DeliverAt(servers_[1].peer, servers_[1].promised, hello);
+  now_ = now_ + std::chrono::milliseconds(60);
+  Tick();
+  EXPECT_EQ(coordinator_->map()->servers.size(), 2u);
+}
+
+TEST_F(CoordinatorServers, ASilentServerIsReplacedAfterALeaseAndFencedWhenItWakes) {
+  StartWith(2);
+  const PeerId frozen = servers_[1].peer;
+  servers_[1].peer = {};  // Pass speaks for connected ones only
+  Pass(job_.lease() + job_.heartbeat(), {a_});
+  EXPECT_EQ(coordinator_->map()->servers.size(), 1u);
+  EXPECT_EQ(ClosingsOf(frozen), 1u);
+  Hello hello;
+  hello.role = PeerRole::kServer;
+  hello.incarnation = servers_[1].life;
+  hello.address = "tcp://ps1";
+  DeliverAt({777}, servers_[1].promised, hello);
+  const auto refused = mail_.TakeOne<Refused>({777});
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code, Code::kFenced);
+}
+
+TEST_F(CoordinatorServers, Case9_BothCopiesGoneEndTheJob) {
+  StartWith(2);
+  Close(servers_[0].peer);
+  Close(servers_[1].peer);
+  Pass(job_.lease() * 2, {a_});
+  EXPECT_EQ(state(), State::kFailed);
+}
+
+// Rule R16: between two steps, when all have applied, and only then.
+TEST_F(CoordinatorServers, ANewServerGetsItsShareBetweenTwoSteps) {
+  StartWith(2);
+  JoinServer();
+  EXPECT_EQ(state(), State::kMoving);
+  EXPECT_EQ(coordinator_->map()->servers.size(), 2u) << "it is in no map before it has its chunks";
+  EXPECT_GT(AnswerMoves(), 0u);
+  EXPECT_EQ(state(), State::kOpen);
+  EXPECT_EQ(coordinator_->map()->servers.size(), 3u);
+  EXPECT_GT(HeldBy(2), 0u);
+  RunStep();
+  EXPECT_EQ(version(), 2u);
+}
+
+TEST_F(CoordinatorServers, NothingMovesWhileACommitIsUnconfirmed) {
+  StartWith(2);
+  servers_[1].applies = false;
+  RunStep();
+  JoinServer();
+  EXPECT_EQ(state(), State::kOpen);
+  servers_[1].applies = true;
+  Pass(job_.retransmit() * 2, {a_});
+  EXPECT_EQ(state(), State::kMoving);
+  EXPECT_GT(AnswerMoves(), 0u);
+  EXPECT_EQ(state(), State::kOpen);
+}
+
+// A commit that a lost server never confirmed must not keep the others from moving chunks, or from ending.
+TEST_F(CoordinatorServers, ALostServersConfirmationIsNotWaitedFor) {
+  StartWith(3);
+  servers_[2].applies = false;
+  RunStep();
+  Close(servers_[2].peer);
+  now_ = now_ + std::chrono::milliseconds(60);
+  Tick();
+  for (int i = 0; i < 5 && AnswerMoves() > 0; ++i) Pass(job_.heartbeat(), {a_});
+  for (const auto& holders : coordinator_->map()->replicas) EXPECT_EQ(holders.size(), 2u);
+}
+
+TEST_F(CoordinatorServers, TheCopyIsMadeAgainWhenThereIsAServerForIt) {
+  StartWith(3);
+  Close(servers_[2].peer);
+  now_ = now_ + std::chrono::milliseconds(60);
+  Tick();
+  for (int i = 0; i < 5 && AnswerMoves() > 0; ++i) Pass(job_.heartbeat(), {a_});
+  EXPECT_EQ(coordinator_->map()->servers.size(), 2u);
+  for (const auto& holders : coordinator_->map()->replicas) EXPECT_EQ(holders.size(), 2u);
+}
+
+// The record is being changed to a map that it is in: from then on it is needed.
+TEST_F(CoordinatorServers, AReceiverThatDiesWhileItsMapIsWrittenIsLostLikeOthers) {
+  StartWith(2);
+  JoinServer();
+  ASSERT_EQ(state(), State::kMoving);
+  record_answers_ = false;
+  EXPECT_GT(AnswerMoves(), 0u);
+  ASSERT_EQ(state(), State::kElecting);
+  Close(servers_[2].peer);
+  record_answers_ = true;
+  record_ = proposal_->next;
+  coordinator_->OnConfigured(now_, Status::Ok());
+  Pump();
+  EXPECT_EQ(state(), State::kRecovering) << "without its promise nothing is decided (rule R4)";
+  now_ = now_ + std::chrono::milliseconds(60);
+  Tick();
+  EXPECT_EQ(state(), State::kMoving) << "the copies that it had are made again";
+  EXPECT_EQ(coordinator_->map()->servers.size(), 2u);
+}
+
+TEST_F(CoordinatorServers, AReceiverThatDiesHoldsNobodyUp) {
+  StartWith(2);
+  JoinServer();
+  ASSERT_EQ(state(), State::kMoving);
+  Close(servers_[2].peer);
+  EXPECT_EQ(state(), State::kOpen);
+  servers_.pop_back();
+  RunStep();
+}
+
+TEST_F(CoordinatorServers, AReceiverThatNeverAnswersHoldsThemUpForTheTimeoutAtMost) {
+  StartWith(2);
+  JoinServer();
+  ASSERT_EQ(state(), State::kMoving);
+  Pass(job_.timeout + job_.heartbeat() * 2, {a_});
+  EXPECT_EQ(state(), State::kOpen);
+}
+
+TEST_F(CoordinatorServers, ADrainedServerIsEmptiedAndMayGo) {
+  StartWith(3);
+  EXPECT_TRUE(Drain("ps2").ok());
+  EXPECT_TRUE(Drain("ps2").ok()) << "asked again";
+  for (int i = 0; i < 5; ++i) {
+    AnswerMoves();
+    Pass(job_.heartbeat(), {a_});
+  }
+  EXPECT_EQ(coordinator_->map()->Find(servers_[2].id), nullptr);
+  EXPECT_EQ(ServerGot<Drained>(2).size(), 1u);
+  Close(servers_[2].peer);
+  servers_.pop_back();
+  EXPECT_EQ(coordinator_->Servers().size(), 2u);
+  RunStep();
+}
+
+TEST_F(CoordinatorServers, DrainsThatMakeNoSenseAreRefused) {
+  StartWith(2);
+  EXPECT_EQ(Drain("nobody").code(), Code::kNotFound);
+  EXPECT_EQ(Drain("ps1").code(), Code::kInvalidArgument) << "two copies need two servers";
+  EXPECT_NE(Drain("ps0").message().find("hosts the coordinator"), std::string::npos);
+}
+
+TEST_F(CoordinatorServers, AServerMayAskForItself) {
+  StartWith(2);
+  EXPECT_TRUE(coordinator_->Servers().size() == 2);
+  Deliver(servers_[1].peer, ControlRequest{"drain", ""});
+  EXPECT_EQ(ServerGot<ControlReply>(1).at(0).code, Code::kOk);
+  Pass(job_.heartbeat(), {a_});
+  EXPECT_EQ(coordinator_->map()->servers.size(), 1u) << "the other has copies of everything";
+  EXPECT_EQ(ServerGot<Drained>(1).size(), 1u);
+}
+
+TEST_F(CoordinatorServers, CopiesThatDifferAreFoundAndTheBackupRemoved) {
+  StartWith(2);
+  const Seal seal = *servers_[0].applied;
+  const auto report = [&](size_t server, uint64_t checksum) {
+    Deliver(servers_[server].peer,
+            Applied{servers_[server].id, servers_[server].life, seal.id, seal.digest, 1, {{{0}, checksum}}});
+  };
+  report(1, 5);
+  report(0, 5);
+  EXPECT_EQ(coordinator_->map()->servers.size(), 2u);
+  report(1, 6);
+  EXPECT_EQ(coordinator_->map()->servers.size(), 1u);
+  const auto events = Events();
+  EXPECT_EQ(std::count(events.begin(), events.end(), "replica-diverged"), 1);
+}
+
+// Taking office: the old coordinator's server is left out, the step in flight goes on.
+TEST_F(CoordinatorServers, ANewCoordinatorGoesOnAsSoonAsTheContributorsAreBack) {
+  StartWith(2);
+  const auto grant = TakeGrant(a_);
+  Configuration found = *record_;
+  found.map = *WithoutServers(found.map, {servers_[1].id});
+  servers_.pop_back();
+  Begin(found);
+  servers_[0].peer = {next_id_++};
+  Hello hello;
+  hello.role = PeerRole::kServer;
+  hello.incarnation = servers_[0].life;
+  hello.address = "tcp://ps0";
+  DeliverAt(servers_[0].peer, servers_[0].promised, hello);
+  EXPECT_EQ(state(), State::kOpen);
+  EXPECT_EQ(coordinator_->map()->servers.size(), 1u);
+  EXPECT_EQ(version(), 1u);
+  a_.peer = {next_id_++};
+  Hello worker = HelloOf(a_, dataset_);
+  worker.version = {1};
+  worker.lease = grant->lease;
+  DeliverAt(a_.peer, {}, worker);
+  EXPECT_FALSE(TakeGrant(a_)) << "it has its work";
+  StageAll(a_, *grant);
+  EXPECT_EQ(version(), 2u) << "without waiting for a lease's time";
+}
+
+}  // namespace
+}  // namespace everstep
