@@ -11,7 +11,7 @@
 namespace everstep::test {
 namespace {
 
-constexpr uint64_t kStepsAKill = 200;  // more than pass from one kill to the next on a quiet host
+constexpr uint64_t kStepsAKill = 100;  // many more than pass from one kill to the next
 const char* const kKinds[] = {"server", "coordinator", "worker", "worker-and-server", "published", "server"};
 
 std::string AnyWorker(const ReplayedJob& job, Random& random) {
