@@ -92,7 +92,7 @@ Status ProveReshard(const ProofContext& context, json* figures) {
   std::vector<double> quiet, adding, draining;
   uint64_t alone = 0;  // steps of the whole time that lack a worker
   for (size_t i = 4; i < commits.size(); ++i) {
-    const double ms = commits[i].committed_ms - std::max(commits[i].granted_ms, commits[i - 1].committed_ms);
+    const double ms = commits[i].committed_ms - commits[i - 1].committed_ms;  // with all that holds up the next grant
     if (commits[i].committed_ms < add.began) quiet.push_back(ms);
     if (commits[i].committed_ms >= add.began && commits[i - 1].committed_ms <= add.ended) adding.push_back(ms);
     if (commits[i].committed_ms >= drain.began && commits[i - 1].committed_ms <= drain.ended) draining.push_back(ms);

@@ -29,9 +29,15 @@ struct Phases {
   std::vector<double> resend;   // -> every contribution is whole again and the step is sealed
   std::vector<double> commit;   // -> committed
   std::vector<double> beyond;   // all of it, less a normal step
+  std::vector<double> longer;   // stricter: from the commit before the kill, less a normal step
   std::vector<double> normal;
   size_t rolled_forward = 0;  // the step in flight was as good as committed
 
+  static json Spread(const std::vector<double>& values) {
+    return {{"median", Median(values)},
+            {"min", *std::min_element(values.begin(), values.end())},
+            {"max", *std::max_element(values.begin(), values.end())}};
+  }
   json ToJson() const {
     return {{"kills", beyond.size()},
             {"normal_step_ms", Median(normal)},
@@ -40,10 +46,8 @@ struct Phases {
             {"resend_ms", Median(resend)},
             {"commit_ms", Median(commit)},
             {"rolled_forward", rolled_forward},
-            {"beyond_normal_ms",
-             {{"median", Median(beyond)},
-              {"min", *std::min_element(beyond.begin(), beyond.end())},
-              {"max", *std::max_element(beyond.begin(), beyond.end())}}}};
+            {"beyond_normal_ms", Spread(beyond)},
+            {"step_longer_by_ms", Spread(longer)}};
   }
 };
 
@@ -68,7 +72,7 @@ Status KillOne(Fleet& fleet, bool coordinating, double wait_share, Phases* phase
   fleet.Kill(victim);
 
   // The first step that the ballot after the loss decides: one that commits before needed no recovery.
-  double lost = 0, recovered = 0, committed = 0, sealed = 0;
+  double lost = 0, recovered = 0, committed = 0, sealed = 0, before = 0;
   EVERSTEP_RETURN_IF_ERROR(fleet.WaitFor("a ballot without " + fleet.name(victim), [&](const json& s) {
     lost = FirstAfter(s, coordinating ? "ballot" : "server-lost", killed);
     recovered = lost > 0 ? FirstAfter(s, "recovered", lost) : 0;
@@ -78,10 +82,11 @@ Status KillOne(Fleet& fleet, bool coordinating, double wait_share, Phases* phase
   while (committed == 0) {
     if (SteadyNow() > deadline) return {Code::kDeadlineExceeded, "no step was committed after the kill"};
     EVERSTEP_ASSIGN(const std::vector<CommitLine> commits, fleet.Commits());
-    for (size_t i = 0; i < commits.size() && committed == 0; ++i) {
+    for (size_t i = 1; i < commits.size() && committed == 0; ++i) {
       // Rolled forward, it commits in the moment in which the ballot opens.
       if (commits[i].committed_ms < recovered - 1) continue;
       committed = commits[i].committed_ms;
+      before = commits[i - 1].committed_ms;
       sealed = std::max(commits[i].sealed_ms, recovered);
       phases->rolled_forward += commits[i].sealed_ms <= recovered;
     }
@@ -92,6 +97,7 @@ Status KillOne(Fleet& fleet, bool coordinating, double wait_share, Phases* phase
   phases->resend.push_back(sealed - recovered);
   phases->commit.push_back(std::max(0.0, committed - sealed));
   phases->beyond.push_back(committed - killed - normal);
+  phases->longer.push_back(committed - before - normal);
   phases->normal.push_back(normal);
   return fleet.Add().status();
 }
