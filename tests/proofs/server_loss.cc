@@ -26,6 +26,7 @@ double FirstAfter(const json& status, const std::string& kind, double ms) {
 struct Phases {
   std::vector<double> detect;   // kill -> its link is seen to have closed
   std::vector<double> promote;  // -> the map without it is in force
+  std::vector<double> rejoin;   // within the next: the last worker has found the new coordinator
   std::vector<double> resend;   // -> every contribution is whole again and the step is sealed
   std::vector<double> commit;   // -> committed
   std::vector<double> beyond;   // all of it, less a normal step
@@ -43,6 +44,7 @@ struct Phases {
             {"normal_step_ms", Median(normal)},
             {"detect_ms", Median(detect)},
             {"promote_ms", Median(promote)},
+            {"rejoin_ms", Median(rejoin)},
             {"resend_ms", Median(resend)},
             {"commit_ms", Median(commit)},
             {"rolled_forward", rolled_forward},
@@ -97,6 +99,13 @@ Status KillOne(Fleet& fleet, bool coordinating, double wait_share, Phases* phase
   phases->resend.push_back(sealed - recovered);
   phases->commit.push_back(std::max(0.0, committed - sealed));
   phases->beyond.push_back(committed - killed - normal);
+  if (coordinating) {
+    EVERSTEP_ASSIGN(const json status, fleet.Ask());
+    double joined = recovered;
+    for (const json& event : EventsOf(status, "worker-joined"))
+      joined = std::max(joined, event.at("at_ms").get<double>());
+    phases->rejoin.push_back(joined - recovered);
+  }
   phases->longer.push_back(committed - before - normal);
   phases->normal.push_back(normal);
   return fleet.Add().status();
@@ -106,7 +115,7 @@ Status KillOne(Fleet& fleet, bool coordinating, double wait_share, Phases* phase
 
 Status ProveServerLoss(const ProofContext& context, json* figures) {
   const uint64_t elements = context.quick ? 4'000'000 : 25'000'000;
-  const int kills = context.quick ? 3 : 10;
+  const int kills = context.quick ? 5 : 10;
   Random random(context.seed);
   Fleet fleet;
   EVERSTEP_RETURN_IF_ERROR(
