@@ -30,8 +30,8 @@ namespace everstep {
 
 // What the coordinator did, for operators and reports. Kinds: server-joined, server-lost, server-draining,
 // server-drained, replica-diverged, moved, worker-joined, worker-ready, worker-left, worker-lost, worker-fenced,
-// worker-refused, contribution-refused, paused, resumed, ballot, checkpoint, checkpoint-failed, restored, finished,
-// failed.
+// worker-refused, contribution-refused, paused, resumed, ballot, recovered, checkpoint, checkpoint-failed, restored,
+// finished, failed.
 struct Event {
   Time at;
   std::string kind;

@@ -162,6 +162,7 @@ void Coordinator::ConfirmOn(const Seal& seal, double scale, std::set<ServerId> s
 
 void Coordinator::Open(Time now) {
   state_ = State::kOpen;
+  Note(now, "recovered", ToString(ballot_), "at version " + ToString(version_));
   // Slots are announced anew at each ballot (rule R7).
   for (Server& server : servers_) {
     if (!server.promise) continue;

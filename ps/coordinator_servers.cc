@@ -115,7 +115,12 @@ void Coordinator::ExpireServers(Time now) {
   }
   if (state_ == State::kFinished && members_.size() == 0) return;
   const std::set<ServerId> dead = DeadServers(now);
-  if (!dead.empty() && WithoutServers(*map_, dead)) return RemoveServers(now, dead, "lost");
+  // Only when somebody who is here, not only believed to be, has a copy of each of their chunks.
+  std::set<ServerId> absent = dead;
+  for (const Server& server : servers_) {
+    if (InMap(server) && server.peer == PeerId{}) absent.insert(server.id);
+  }
+  if (!dead.empty() && WithoutServers(*map_, absent)) return RemoveServers(now, dead, "lost");
   if (state_ == State::kFinished) return;
   if (const Server* lost = LostServer(now); lost != nullptr) {
     // Only who holds the record may end the job for everybody; changing it finds out.

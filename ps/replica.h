@@ -345,6 +345,7 @@ class Replica {
   std::map<ServerId, Link> links_;
   uint64_t next_link_ = uint64_t{1} << 62;  // away from the driver's own ids
   std::optional<Move> move_;
+  bool newcomer_ = false;  // was offered chunks before it was in any map
 
   std::vector<Outgoing> outbox_;
   std::vector<SumWork> sums_;

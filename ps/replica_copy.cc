@@ -42,6 +42,7 @@ void Replica::Handle(Time now, PeerId from, const ReceiveChunks& m, Ballot ballo
   if (!Obeys(ballot)) return SendStale(from);
   if (map_ && (m.version != version_ || m.digest != digest_)) return;  // a replica copies at its own version only
   if (!map_ && !published_.empty()) return;
+  if (move_ && ballot < move_->ballot) return;  // of a move that came to nothing
   if (Status valid = Validate(m.spec, m.chunk_bytes); !valid.ok()) return log::Warning(valid.message() + "; ignored");
   auto layout = layout_ ? layout_ : ChunkLayout::Make(m.spec, m.chunk_bytes);
   if (layout->spec().hash() != m.spec.hash() || m.chunk_bytes != job_->chunk_bytes) {
@@ -51,6 +52,7 @@ void Replica::Handle(Time now, PeerId from, const ReceiveChunks& m, Ballot ballo
     if (chunk.value >= layout->size()) return;
   }
   layout_ = std::move(layout);
+  newcomer_ = !map_;
   if (!move_ || move_->ballot != ballot || move_->version != m.version || move_->digest != m.digest) {
     move_ = Move{ballot, m.version, m.digest, {}, {}, {}, {}, now};
   }
@@ -145,7 +147,8 @@ void Replica::OnExported(Time, ExportResult result) {
 
 // Whether this server has what the map says it holds.
 bool Replica::CanHold(const ShardMap& map) const {
-  if (published_.empty() && (!move_ || !move_->history)) return true;  // the first map: nothing exists yet
+  // In the first map nothing exists yet; a server that came later was offered chunks before it was in any.
+  if (published_.empty() && !newcomer_) return true;
   if (!published_.empty() && version_.value == 0) return true;
   const bool moved = move_ && move_->history && (published_.empty() || move_->version == version_) &&
                      (published_.empty() || move_->digest == digest_);

@@ -19,6 +19,13 @@ constexpr Proof kProofs[] = {
     {"refusals", "what is wrong is refused in one clear line, and the running job is unaffected", true, ProveRefusals},
     {"checkpoint-stall", "a checkpoint of a 400 MB model costs the step under 5 % and one memory copy", false,
      ProveCheckpointStall},
+    {"server-loss", "a killed server, or the coordinator's host, costs at most 500 ms beyond the step", false,
+     ProveServerLoss},
+    {"kill-anyone", "kill -9 of anybody at random moments loses nothing; the parameters are those of the records", true,
+     ProveKillAnyone},
+    {"reshard", "a server is added, another drained: the least bytes move and no step takes thrice its time", false,
+     ProveReshard},
+    {"etcd", "elections through a real etcd that is frozen and restarted; two jobs share it", true, ProveEtcd},
     {"worker-api", "the README's program, built outside the tree, joins, is killed, and finishes the job", false,
      ProveWorkerApi},
 };

@@ -117,6 +117,32 @@ TEST_F(CoordinatorServers, ASilentServerIsReplacedAfterALeaseAndFencedWhenItWake
   EXPECT_EQ(refused->code, Code::kFenced);
 }
 
+// A new coordinator has not heard of the other holder yet: whoever is here must not be given up for it.
+TEST_F(CoordinatorServers, TheOnlyHolderThatIsHereIsWaitedFor) {
+  StartWith(2);
+  Begin(record_);
+  for (Server& server : servers_) server.peer = {};
+  const auto hello = [&](size_t i) {
+    servers_[i].peer = {next_id_++};
+    Hello m;
+    m.role = PeerRole::kServer;
+    m.incarnation = servers_[i].life;
+    m.address = "tcp://ps" + std::to_string(i);
+    DeliverAt(servers_[i].peer, servers_[i].promised, m);
+  };
+  hello(1);
+  Close(servers_[1].peer);
+  now_ = now_ + std::chrono::milliseconds(60);
+  Tick();
+  EXPECT_EQ(coordinator_->map()->servers.size(), 2u);
+  hello(0);
+  EXPECT_EQ(coordinator_->map()->servers.size(), 2u);
+  now_ = now_ + std::chrono::milliseconds(60);
+  Tick();
+  EXPECT_EQ(coordinator_->map()->servers.size(), 1u);
+  EXPECT_EQ(state(), State::kOpen);
+}
+
 TEST_F(CoordinatorServers, Case9_BothCopiesGoneEndTheJob) {
   StartWith(2);
   Close(servers_[0].peer);

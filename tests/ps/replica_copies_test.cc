@@ -256,6 +256,31 @@ TEST_F(ReplicaMoves, ANewcomerIsFilledAndThenPromises) {
   EXPECT_EQ(First(replica_.Parameters({5})->at({2})), 0.25f);
 }
 
+// What an earlier move offered may still be under way when the next one is complete.
+TEST_F(ReplicaMoves, ALateOfferDoesNotDropCopies) {
+  Join();
+  Seal made{{{1}, {4}}, {}, {}, 0, 0, {}, {3}, {}};
+  made.digest = SealDigest(made);
+  Tell(3, OfferOf({5}, made.digest, {{1}}));
+  Give({5}, made.digest, 1, 0.5f);
+  Deliver(kOther, {3}, History{{5}, made.digest, made, 1, {{{5}, made.digest}}, {}});
+  ASSERT_TRUE(mail_.TakeOne<Copied>(kCoordinator));
+  Tell(2, OfferOf({5}, made.digest, {{2}}));
+  ShardMap map = BothMap(4);
+  map.replicas = {{1}, {0}, {1}};
+  Tell(4, everstep::Promise{map, Spec()});
+  EXPECT_EQ(mail_.TakeOne<Promised>(kCoordinator)->version, Version{5});
+}
+
+TEST_F(ReplicaMoves, ANewcomerWithoutItsChunksPromisesNothing) {
+  Join();
+  Tell(3, OfferOf({5}, {77}, {{1}}));
+  ShardMap map = BothMap(4);
+  map.replicas = {{1}, {0}, {1}};
+  Tell(4, everstep::Promise{map, Spec()});
+  EXPECT_FALSE(mail_.TakeOne<Promised>(kCoordinator));
+}
+
 // A promise asked for once more, by a message that was long under way, undoes nothing.
 TEST_F(ReplicaMoves, ALatePromiseDoesNotDropCopies) {
   StartBoth();

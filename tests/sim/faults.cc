@@ -299,8 +299,10 @@ void Faults::CrashServer() {
   ServerNode* server = AnyServer();
   if (cluster_.scenario().story == Story::kReplicas) {
     Coordinator* core = cluster_.coordinator().core();
-    const bool steady =
-        core != nullptr && core->map() && cluster_.record().record() && *core->map() == cluster_.record().record()->map;
+    // Not while the map is being changed: it may be about to give up the only other copy.
+    const bool steady = core != nullptr && core->map() && cluster_.record().record() &&
+                        *core->map() == cluster_.record().record()->map &&
+                        (core->state() == Coordinator::State::kOpen || core->state() == Coordinator::State::kSealed);
     if (server == nullptr || !steady || !ServersCalm() || !cluster_.CanLose(*server)) return;
     Count("servers killed");
     const Duration lease = cluster_.job().lease();

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 namespace everstep::test {
@@ -48,6 +49,20 @@ Result<std::unique_ptr<Etcd>> Etcd::Start() {
     const Status launched = etcd->Launch();
     if (launched.ok()) return etcd;
     if (launched.code() == Code::kNotFound || attempt == 2) return launched;
+  }
+}
+
+void Etcd::Freeze() {
+  (void)process_->Signal(SIGSTOP);
+  // A stop is seen by each thread at its own time; the process shows it when the last one has stopped.
+  const std::string path = "/proc/" + std::to_string(process_->pid()) + "/stat";
+  for (int i = 0; i < 1000; ++i) {
+    std::ifstream file(path);
+    std::string text;
+    std::getline(file, text);
+    const size_t name_end = text.rfind(')');
+    if (name_end != std::string::npos && text.substr(name_end + 2, 1) == "T") return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 

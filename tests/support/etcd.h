@@ -19,7 +19,7 @@ class Etcd {
 
   const std::string& url() const { return url_; }
   std::unique_ptr<EtcdClient> Client() const { return EtcdClient::Make(url_, std::chrono::seconds(1)).value(); }
-  void Freeze() { (void)process_->Signal(SIGSTOP); }
+  void Freeze();  // returns when it stands still
   void Thaw() { (void)process_->Signal(SIGCONT); }
   void Kill() { process_->Kill(); }
   // With what it had stored, on the same port.
