@@ -19,7 +19,7 @@ constexpr size_t kLengthBytes = 8;
 constexpr size_t kMaxDimensions = 64;
 constexpr char kMetadataName[] = "__metadata__";
 
-Status Corrupt(const std::string& what) { return {Code::kCorrupt, what}; }
+Status BrokenFile(const std::string& what) { return {Code::kCorrupt, what}; }
 
 // Bytes that shape and dtype ask for; false on overflow, an unknown dtype, or a part of a byte.
 bool CountBytes(const StoredTensor& tensor, uint64_t* bytes) {
@@ -232,7 +232,7 @@ Result<std::string> LayOutSafetensors(std::vector<StoredTensor>* tensors, const 
 
 Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view text, uint64_t data_bytes) {
   HeaderReader reader;
-  if (!json::sax_parse(text.begin(), text.end(), &reader)) return Corrupt("bad header: " + reader.problem);
+  if (!json::sax_parse(text.begin(), text.end(), &reader)) return BrokenFile("bad header: " + reader.problem);
   SafetensorsHeader header{std::move(reader.tensors), std::move(reader.metadata), kLengthBytes + text.size()};
   std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
@@ -241,29 +241,29 @@ Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view text, uint64_t
   for (const StoredTensor& tensor : header.tensors) {
     const std::string name = "tensor \"" + tensor.name + "\"";
     uint64_t bytes = 0;
-    if (!CountBytes(tensor, &bytes)) return Corrupt(name + " has an impossible shape or an unknown dtype");
-    if (tensor.begin < at) return Corrupt(name + " overlaps the one before it");
-    if (tensor.begin > at) return Corrupt("a gap before " + name);
+    if (!CountBytes(tensor, &bytes)) return BrokenFile(name + " has an impossible shape or an unknown dtype");
+    if (tensor.begin < at) return BrokenFile(name + " overlaps the one before it");
+    if (tensor.begin > at) return BrokenFile("a gap before " + name);
     if (tensor.end < tensor.begin || tensor.end - tensor.begin != bytes) {
-      return Corrupt(name + " has offsets that do not fit its shape of " + std::to_string(bytes) + " bytes");
+      return BrokenFile(name + " has offsets that do not fit its shape of " + std::to_string(bytes) + " bytes");
     }
     if (tensor.end > data_bytes) {
-      return Corrupt(name + " ends at byte " + std::to_string(tensor.end) + " of the data, the file has " +
+      return BrokenFile(name + " ends at byte " + std::to_string(tensor.end) + " of the data, the file has " +
                      std::to_string(data_bytes) + "; it was cut off");
     }
     at = tensor.end;
   }
-  if (at != data_bytes) return Corrupt(std::to_string(data_bytes - at) + " bytes at the end belong to no tensor");
+  if (at != data_bytes) return BrokenFile(std::to_string(data_bytes - at) + " bytes at the end belong to no tensor");
   return header;
 }
 
 Result<SafetensorsReader> SafetensorsReader::Open(std::unique_ptr<StoreReader> file, std::string what) {
   std::byte length_bytes[kLengthBytes];
-  if (file->size() < kLengthBytes) return Corrupt(what + ": too short for a safetensors file");
+  if (file->size() < kLengthBytes) return BrokenFile(what + ": too short for a safetensors file");
   EVERSTEP_RETURN_IF_ERROR(file->Read(0, length_bytes));
   const uint64_t length = FromLittleEndian(length_bytes);
   if (length > file->size() - kLengthBytes || length > limits::kMaxSafetensorsHeaderBytes) {
-    return Corrupt(what + ": a header of " + std::to_string(length) + " bytes cannot be; the file has " +
+    return BrokenFile(what + ": a header of " + std::to_string(length) + " bytes cannot be; the file has " +
                    std::to_string(file->size()));
   }
   std::string text(length, '\0');
