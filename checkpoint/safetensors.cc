@@ -249,7 +249,7 @@ Result<SafetensorsHeader> ParseSafetensorsHeader(std::string_view text, uint64_t
     }
     if (tensor.end > data_bytes) {
       return BrokenFile(name + " ends at byte " + std::to_string(tensor.end) + " of the data, the file has " +
-                     std::to_string(data_bytes) + "; it was cut off");
+                        std::to_string(data_bytes) + "; it was cut off");
     }
     at = tensor.end;
   }
@@ -264,7 +264,7 @@ Result<SafetensorsReader> SafetensorsReader::Open(std::unique_ptr<StoreReader> f
   const uint64_t length = FromLittleEndian(length_bytes);
   if (length > file->size() - kLengthBytes || length > limits::kMaxSafetensorsHeaderBytes) {
     return BrokenFile(what + ": a header of " + std::to_string(length) + " bytes cannot be; the file has " +
-                   std::to_string(file->size()));
+                      std::to_string(file->size()));
   }
   std::string text(length, '\0');
   EVERSTEP_RETURN_IF_ERROR(file->Read(kLengthBytes, std::as_writable_bytes(std::span(text.data(), text.size()))));
