@@ -72,7 +72,7 @@ TEST_F(EtcdServersTest, WithoutEtcdTrainingGoesOnAndADeathWaitsForIt) {
 
 TEST_F(EtcdServersTest, EtcdMayBeRestarted) {
   StartReplicated(2);
-  Program& a = StartModelWorker("a");
+  Program& a = StartModelWorker("a", 30);
   Must(cluster.WaitForStep(20));
   etcd_->Kill();
   Must(cluster.WaitForStep(60));

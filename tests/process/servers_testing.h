@@ -14,7 +14,7 @@
 namespace everstep::test {
 
 inline constexpr uint64_t kDataset = 12'000;
-inline const Flags kModel{"--dataset=12000", "--elements=6000", "--compute-ms=4"};
+inline const Flags kModel{"--dataset=12000", "--elements=6000"};
 
 class ServersTest : public ProcessTest {
  protected:
@@ -37,8 +37,10 @@ class ServersTest : public ProcessTest {
     Must(cluster.WaitForAddress(next_ - 1));
     return *server;
   }
-  Program& StartModelWorker(const std::string& name) {
+  // The job takes 300 steps; `compute_ms` each gives what happens to it meanwhile the time that it takes.
+  Program& StartModelWorker(const std::string& name, int compute_ms = 10) {
     Flags flags = kModel;
+    flags.push_back("--compute-ms=" + std::to_string(compute_ms));
     flags.push_back("--dump=" + cluster.path(name + ".bin"));
     return StartWorker(name, flags);
   }
