@@ -12,10 +12,10 @@ constexpr size_t kAlignment = 64;
 
 size_t RoundUp(size_t size) { return (std::max<size_t>(size, 1) + kAlignment - 1) / kAlignment * kAlignment; }
 
-void* Allocate(size_t size) {
+std::shared_ptr<void> Allocate(size_t size) {
   void* memory = std::aligned_alloc(kAlignment, RoundUp(size));
   EVERSTEP_CHECK(memory != nullptr, "out of memory");
-  return memory;
+  return {memory, std::free};
 }
 
 }  // namespace
@@ -32,51 +32,47 @@ Buffer Buffer::Slice(size_t offset, size_t size) const {
 }
 
 MutableBuffer::MutableBuffer(size_t size) : size_(size) {
-  owner_ = std::shared_ptr<void>(Allocate(size), std::free);
+  owner_ = Allocate(size);
   data_ = static_cast<std::byte*>(owner_.get());
 }
 
 struct BufferPool::Shelf {
   std::mutex mutex;
+  Allocator allocator;
   size_t max_idle_bytes = 0;
   size_t idle_bytes = 0;
-  std::multimap<size_t, void*> idle;  // by exact rounded size: chunks come in few sizes
+  std::multimap<size_t, std::shared_ptr<void>> idle;  // by exact rounded size: chunks come in few sizes
 
-  ~Shelf() {
-    for (auto& [size, memory] : idle) std::free(memory);
-  }
-
-  void Return(void* memory, size_t rounded) {
-    {
-      std::lock_guard lock(mutex);
-      if (idle_bytes + rounded <= max_idle_bytes) {
-        idle.emplace(rounded, memory);
-        idle_bytes += rounded;
-        return;
-      }
-    }
-    std::free(memory);
+  void Return(std::shared_ptr<void> memory, size_t rounded) {
+    std::lock_guard lock(mutex);
+    if (idle_bytes + rounded > max_idle_bytes) return;
+    idle.emplace(rounded, std::move(memory));
+    idle_bytes += rounded;
   }
 };
 
-BufferPool::BufferPool(size_t max_idle_bytes) : shelf_(std::make_shared<Shelf>()) {
+BufferPool::BufferPool(size_t max_idle_bytes, Allocator allocator) : shelf_(std::make_shared<Shelf>()) {
   shelf_->max_idle_bytes = max_idle_bytes;
+  shelf_->allocator = allocator ? std::move(allocator) : Allocate;
 }
 
 MutableBuffer BufferPool::Take(size_t size) {
   const size_t rounded = RoundUp(size);
-  void* memory = nullptr;
+  std::shared_ptr<void> memory;
   {
     std::lock_guard lock(shelf_->mutex);
     if (auto it = shelf_->idle.find(rounded); it != shelf_->idle.end()) {
-      memory = it->second;
+      memory = std::move(it->second);
       shelf_->idle.erase(it);
       shelf_->idle_bytes -= rounded;
     }
   }
-  if (memory == nullptr) memory = Allocate(rounded);
-  std::shared_ptr<void> owner(memory, [shelf = shelf_, rounded](void* p) { shelf->Return(p, rounded); });
-  return {std::move(owner), memory, size};
+  if (memory == nullptr) memory = shelf_->allocator(rounded);
+  void* const data = memory.get();
+  std::shared_ptr<void> owner(data, [shelf = shelf_, memory = std::move(memory), rounded](void*) mutable {
+    shelf->Return(std::move(memory), rounded);
+  });
+  return {std::move(owner), data, size};
 }
 
 size_t BufferPool::idle_bytes() const {

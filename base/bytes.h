@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -84,8 +85,12 @@ class MutableBuffer {
 // docs/performance.md). Memory returns when the last Buffer on it is gone; buffers may outlive the pool.
 class BufferPool {
  public:
-  // Keeps at most `max_idle_bytes` for reuse; what is over goes back to the system.
-  explicit BufferPool(size_t max_idle_bytes = size_t{1} << 40);
+  // Fresh memory of that many bytes, aligned to 64, which lives as long as the pointer. Any thread.
+  using Allocator = std::function<std::shared_ptr<void>(size_t bytes)>;
+
+  // Keeps at most `max_idle_bytes` for reuse; what is over goes back to where it came from. The default allocator is
+  // the heap; transport/shared_memory.h has another.
+  explicit BufferPool(size_t max_idle_bytes = size_t{1} << 40, Allocator allocator = {});
 
   MutableBuffer Take(size_t size);
 

@@ -69,6 +69,16 @@ void Loop::Unwatch(int fd) {
   watches_.erase(fd);
 }
 
+void Loop::WatchWritable(int fd, Task ready) {
+  EVERSTEP_CHECK(InLoop(), "descriptors belong to the loop's thread");
+  writable_[fd] = std::make_shared<Task>(std::move(ready));
+}
+
+void Loop::UnwatchWritable(int fd) {
+  EVERSTEP_CHECK(InLoop(), "descriptors belong to the loop's thread");
+  writable_.erase(fd);
+}
+
 Loop::IdleId Loop::AddIdle(std::function<bool()> check) {
   EVERSTEP_CHECK(InLoop(), "idle checks belong to the loop's thread");
   const IdleId id = next_id_++;
@@ -129,9 +139,10 @@ int Loop::TimeoutMs() const {
 
 void Loop::Poll(int timeout_ms) {
   std::vector<pollfd> fds;
-  fds.reserve(watches_.size() + 1);
+  fds.reserve(watches_.size() + writable_.size() + 1);
   fds.push_back({wake_fd_, POLLIN, 0});
   for (const auto& [fd, ready] : watches_) fds.push_back({fd, POLLIN, 0});
+  for (const auto& [fd, ready] : writable_) fds.push_back({fd, POLLOUT, 0});
   const int n = poll(fds.data(), fds.size(), timeout_ms);
   if (n <= 0) return;
   if (fds[0].revents != 0) {
@@ -141,7 +152,8 @@ void Loop::Poll(int timeout_ms) {
   }
   for (size_t i = 1; i < fds.size(); ++i) {
     if (fds[i].revents == 0) continue;
-    if (auto it = watches_.find(fds[i].fd); it != watches_.end()) {
+    const auto& watches = fds[i].events == POLLIN ? watches_ : writable_;
+    if (auto it = watches.find(fds[i].fd); it != watches.end()) {
       const auto ready = it->second;
       (*ready)();
     }

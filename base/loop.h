@@ -47,6 +47,9 @@ class Loop {
   // Calls `ready` whenever `fd` is readable (level-triggered), until Unwatch(fd).
   void Watch(int fd, Task ready);
   void Unwatch(int fd);
+  // The same for an `fd` that can be written, beside Watch.
+  void WatchWritable(int fd, Task ready);
+  void UnwatchWritable(int fd);
 
   // Runs after each round's callbacks, before the loop sleeps; returns true when there is more to do right now. For
   // sources whose descriptors are edge-triggered (ZeroMQ).
@@ -73,6 +76,7 @@ class Loop {
   std::map<std::pair<Time, TimerId>, Task> timers_;
   std::map<TimerId, Time> timer_times_;
   std::map<int, std::shared_ptr<Task>> watches_;
+  std::map<int, std::shared_ptr<Task>> writable_;
   std::map<IdleId, std::shared_ptr<std::function<bool()>>> idle_;
 };
 

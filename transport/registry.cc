@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "transport/shm/factory.h"
 #include "transport/zmq/factory.h"
 
 namespace everstep::transport {
@@ -17,6 +18,7 @@ struct Backend {
 const std::vector<Backend>& Backends() {
   static const std::vector<Backend> backends = {
       {zeromq::Schemes(), [](Loop& loop) { return zeromq::MakeContext(loop, {}); }},
+      {shm::Schemes(), [](Loop& loop) { return shm::MakeContext(loop, {}); }},
   };
   return backends;
 }

@@ -1,4 +1,4 @@
-// The conformance suite over the three schemes of the ZeroMQ backend.
+// The conformance suite over every scheme.
 #include "tests/conformance/transport_conformance.h"
 #include "tests/support/temp_dir.h"
 
@@ -20,7 +20,12 @@ const Backend kInproc{"inproc",
                       },
                       false, ""};
 
+const Backend kShm{"shm", [] { return std::string("shm://*"); }, true, EVERSTEP_TRANSPORT_PEER};
+
 INSTANTIATE_TEST_SUITE_P(Zmq, TransportConformance, testing::Values(kTcp, kIpc, kInproc),
+                         [](const auto& one) { return one.param.scheme; });
+
+INSTANTIATE_TEST_SUITE_P(Shm, TransportConformance, testing::Values(kShm),
                          [](const auto& one) { return one.param.scheme; });
 
 }  // namespace

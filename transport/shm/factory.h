@@ -1,0 +1,38 @@
+// The only door to the shared-memory backend, which serves shm:// between processes of one host.
+//
+// How the pieces fit: frames travel over a Unix socket, payloads stay where they are. A payload that lies in shared
+// memory (transport/shared_memory.h) is named by segment and offset; the receiver reads it in the sender's pages, which
+// it has mapped, and says when the last Buffer on it is gone. Until then the sender keeps its Buffer, so that the
+// memory's pool cannot hand it out again: also after the connection is over, as long as the receiving process lives
+// (shm_orphans.h). Other payloads are copied into shared memory first; where there is none they go through the socket.
+// The death of a process closes its socket, and the kernel frees its memory with the last process that maps it: nothing
+// has a name in the file system.
+//
+// Addresses are shm://NAME, in Linux' abstract socket namespace, i.e. one for each network namespace; shm://* takes a
+// free name.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/transport.h"
+
+namespace everstep::transport::shm {
+
+// What tests shorten; programs use the defaults.
+struct Options {
+  size_t window_bytes = limits::kCreditWindowBytes;
+  size_t max_pending = limits::kMaxPendingConnections;
+  // How long a stranger may take to become a connection.
+  Duration handshake_deadline = std::chrono::seconds(5);
+  // How long a closed connection's remaining bytes may take to leave.
+  Duration linger = std::chrono::seconds(2);
+};
+
+std::vector<std::string> Schemes();
+
+// `loop` must outlive the context.
+Result<std::unique_ptr<Context>> MakeContext(Loop& loop, const Options& options);
+
+}  // namespace everstep::transport::shm
