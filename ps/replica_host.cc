@@ -5,13 +5,17 @@
 namespace everstep {
 
 ReplicaHost::ReplicaHost(Loop& loop, Replica::Options options, CheckpointOptions checkpoints,
-                         std::function<void()> changed)
-    : loop_(loop), core_(std::move(options)), changed_(std::move(changed)), checkpoint_(std::move(checkpoints)) {}
+                         BufferPool::Allocator allocator, std::function<void()> changed)
+    : loop_(loop),
+      core_(std::move(options)),
+      allocator_(std::move(allocator)),
+      changed_(std::move(changed)),
+      checkpoint_(std::move(checkpoints)) {}
 
 ReplicaHost::~ReplicaHost() { *alive_ = false; }
 
 kernels::ShardMath& ReplicaHost::Math() {
-  if (!math_) math_ = std::make_unique<kernels::ShardMath>(core_.job_spec()->optimizer, core_.layout());
+  if (!math_) math_ = std::make_unique<kernels::ShardMath>(core_.job_spec()->optimizer, core_.layout(), allocator_);
   return *math_;
 }
 

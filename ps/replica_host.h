@@ -13,8 +13,10 @@ namespace everstep {
 
 class ReplicaHost {
  public:
-  // `changed` is called on the loop after a result has come back: the outbox may have something.
-  ReplicaHost(Loop& loop, Replica::Options options, CheckpointOptions checkpoints, std::function<void()> changed);
+  // `changed` is called on the loop after a result has come back: the outbox may have something. `allocator`: where what
+  // is sent to others lives; the heap by default.
+  ReplicaHost(Loop& loop, Replica::Options options, CheckpointOptions checkpoints, BufferPool::Allocator allocator,
+              std::function<void()> changed);
   ~ReplicaHost();  // waits for the numbers under way
 
   Replica& core() { return core_; }
@@ -43,6 +45,7 @@ class ReplicaHost {
 
   Loop& loop_;
   Replica core_;
+  const BufferPool::Allocator allocator_;
   const std::function<void()> changed_;
   std::unique_ptr<kernels::ShardMath> math_;  // made when the model is known
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

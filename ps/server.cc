@@ -8,6 +8,7 @@
 #include "ps/probe.h"
 #include "ps/report.h"
 #include "schema/codec.h"
+#include "transport/shared_memory.h"
 
 namespace everstep {
 namespace {
@@ -91,7 +92,7 @@ Status Server::Listen() {
             "other hosts could reach " + options_.listen +
                 ", and connections are neither encrypted nor authenticated; listen on 127.0.0.1 or give --insecure"};
   }
-  context_ = transport::MakeContext(loop_);
+  context_ = transport::MakeContext(loop_, {options_.shared_memory});
   EVERSTEP_ASSIGN(listener_,
                   context_->Listen(options_.listen, [this](std::shared_ptr<transport::Connection> connection) {
                     const PeerId id{next_peer_++};
@@ -106,7 +107,9 @@ Status Server::Listen() {
 // A new life of the replica: empty, and in no map.
 void Server::ServeAnew() {
   Replica::Options replica{{EntropyU64()}, options_.name, address_};
-  replica_ = std::make_unique<ReplicaHost>(loop_, std::move(replica), options_.checkpoints, [this] { Pump(); });
+  replica_ = std::make_unique<ReplicaHost>(
+      loop_, std::move(replica), options_.checkpoints,
+      options_.shared_memory ? transport::SharedAllocator() : BufferPool::Allocator(), [this] { Pump(); });
 }
 
 Status Server::StartCoordinator() {

@@ -36,6 +36,7 @@ class Server {
     Duration timeout = std::chrono::seconds(30);  // to find the coordinator
     std::string state_folder;                     // configuration record in a file
     std::string etcd;                             // ... or in etcd, at these URLs; neither: in memory
+    bool shared_memory = true;                    // with processes of this host
     bool allow_fresh = false;                     // start anew although a record or broken checkpoints exist
     CheckpointOptions checkpoints;
     std::string records_path;  // commit records

@@ -37,6 +37,8 @@ int Run(int argc, char** argv) {
   app.add_option("--server-name", options.name, "Name for people; default psN");
   app.add_flag("--insecure", options.insecure,
                "Allow an address that other hosts can reach, without encryption or keys");
+  app.add_flag("!--no-shared-memory", options.shared_memory,
+               "Speak to workers and servers of this host through sockets too, instead of through shared memory");
   app.add_option("--state", options.state_folder, "Folder for the configuration record; default: kept in memory");
   app.add_option(
       "--etcd", options.etcd,

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "transport/local_host.h"
 #include "transport/shm/factory.h"
 #include "transport/zmq/factory.h"
 
@@ -18,7 +20,7 @@ struct Backend {
 const std::vector<Backend>& Backends() {
   static const std::vector<Backend> backends = {
       {zeromq::Schemes(), [](Loop& loop) { return zeromq::MakeContext(loop, {}); }},
-      {shm::Schemes(), [](Loop& loop) { return shm::MakeContext(loop, {}); }},
+      {shm::Schemes(), [](Loop& loop) { return std::unique_ptr<Context>(shm::MakeContext(loop, {})); }},
   };
   return backends;
 }
@@ -29,39 +31,75 @@ std::string KnownSchemes() {
   return known;
 }
 
+// A listener at a tcp:// address, and the same one for processes of this host.
+class TwoDoors final : public Listener {
+ public:
+  TwoDoors(std::unique_ptr<Listener> network, std::unique_ptr<Listener> host)
+      : network_(std::move(network)), host_(std::move(host)) {}
+  const std::string& address() const override { return network_->address(); }
+
+ private:
+  const std::unique_ptr<Listener> network_;
+  const std::unique_ptr<Listener> host_;
+};
+
 // Sends each call to the backend of the address's scheme.
 class SchemeContext final : public Context {
  public:
-  explicit SchemeContext(Loop& loop) : loop_(loop), contexts_(Backends().size()) {}
+  SchemeContext(Loop& loop, const ContextOptions& options)
+      : loop_(loop), options_(options), contexts_(Backends().size()) {}
 
   Result<std::unique_ptr<Listener>> Listen(const std::string& address, OnAccept on_accept) override {
     EVERSTEP_ASSIGN(Context * context, ContextFor(address));
-    return context->Listen(address, std::move(on_accept));
+    EVERSTEP_ASSIGN(std::unique_ptr<Listener> listener, context->Listen(address, on_accept));
+    const Result<Address> real = ParseAddress(listener->address());
+    if (!options_.shared_memory || !real.ok() || real->scheme != "tcp") return listener;
+    auto host = Shared().Listen("shm://" + SharedNameOf(real->rest), std::move(on_accept));
+    if (!host.ok()) {
+      log::Warning("processes of this host will use " + address + " instead of shared memory: " +
+                   host.status().message());
+      return listener;
+    }
+    return std::unique_ptr<Listener>(std::make_unique<TwoDoors>(std::move(listener), std::move(*host)));
   }
 
   Result<std::shared_ptr<Connection>> Connect(const std::string& address, ConnectionHandler* handler,
                                               Duration deadline) override {
     EVERSTEP_ASSIGN(Context * context, ContextFor(address));
+    EVERSTEP_ASSIGN(const Address parsed, ParseAddress(address));
+    if (options_.shared_memory && parsed.scheme == "tcp") {
+      for (const std::string& name : SharedNamesFor(parsed.rest)) {
+        if (auto connection = Shared().ConnectIfListening(name, address, handler, deadline)) return connection;
+      }
+    }
     return context->Connect(address, handler, deadline);
   }
 
   Counters counters() const override {
     Counters sum;
+    if (shared_) Add(shared_->counters(), sum);
     for (const auto& context : contexts_) {
-      if (context == nullptr) continue;
-      const Counters one = context->counters();
-      sum.frames_sent += one.frames_sent;
-      sum.frames_received += one.frames_received;
-      sum.bytes_sent += one.bytes_sent;
-      sum.bytes_received += one.bytes_received;
-      sum.accepted += one.accepted;
-      sum.refused_frames += one.refused_frames;
-      sum.failed_handshakes += one.failed_handshakes;
+      if (context) Add(context->counters(), sum);
     }
     return sum;
   }
 
  private:
+  static void Add(const Counters& one, Counters& sum) {
+    sum.frames_sent += one.frames_sent;
+    sum.frames_received += one.frames_received;
+    sum.bytes_sent += one.bytes_sent;
+    sum.bytes_received += one.bytes_received;
+    sum.accepted += one.accepted;
+    sum.refused_frames += one.refused_frames;
+    sum.failed_handshakes += one.failed_handshakes;
+  }
+
+  shm::SharedContext& Shared() {
+    if (!shared_) shared_ = shm::MakeContext(loop_, {});
+    return *shared_;
+  }
+
   Result<Context*> ContextFor(const std::string& address) {
     EVERSTEP_CHECK(loop_.InLoop(), "a transport context belongs to its loop's thread");
     EVERSTEP_ASSIGN(const Address parsed, ParseAddress(address));
@@ -81,15 +119,10 @@ class SchemeContext final : public Context {
   }
 
   Loop& loop_;
+  const ContextOptions options_;
+  std::unique_ptr<shm::SharedContext> shared_;      // behind tcp:// addresses; null until first used
   std::vector<std::unique_ptr<Context>> contexts_;  // by the index of their backend; null until first used
 };
-
-// "[::1]:70" -> "::1", "ps0:70" -> "ps0".
-std::string_view HostOf(std::string_view rest) {
-  std::string_view host = rest.substr(0, rest.rfind(':'));
-  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return host;
-}
 
 }  // namespace
 
@@ -124,12 +157,11 @@ bool IsLocalOnly(std::string_view address) {
   if (!parsed.ok()) return false;
   if (parsed->scheme == "inproc" || parsed->scheme == "ipc" || parsed->scheme == "shm") return true;
   if (parsed->scheme != "tcp") return false;
-  const std::string_view host = HostOf(parsed->rest);
-  if (host == "localhost" || host == "::1") return true;
-  // 127.0.0.0/8, as a literal only: a name such as "127.example.org" may lead anywhere.
-  return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string_view::npos;
+  return IsLoopback(HostOf(parsed->rest));
 }
 
-std::unique_ptr<Context> MakeContext(Loop& loop) { return std::make_unique<SchemeContext>(loop); }
+std::unique_ptr<Context> MakeContext(Loop& loop, const ContextOptions& options) {
+  return std::make_unique<SchemeContext>(loop, options);
+}
 
 }  // namespace everstep::transport

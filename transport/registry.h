@@ -22,9 +22,15 @@ Result<Address> ParseAddress(std::string_view address);
 // True when nobody outside this host can reach a listener at `address` (loopback, ipc, inproc).
 bool IsLocalOnly(std::string_view address);
 
+struct ContextOptions {
+  // Whoever listens at a tcp:// address is also reached through shared memory by processes of the same host (more
+  // exactly: of the same network namespace), who take that way by themselves.
+  bool shared_memory = true;
+};
+
 // A Context that hands each address to the backend of its scheme; backends are made when first used. Backends that
 // cannot run here answer with the reason instead of a listener or connection. `loop` must outlive it.
-std::unique_ptr<Context> MakeContext(Loop& loop);
+std::unique_ptr<Context> MakeContext(Loop& loop, const ContextOptions& options = {});
 
 // The schemes this build knows, sorted.
 std::vector<std::string> Schemes();

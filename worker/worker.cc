@@ -13,12 +13,16 @@
 #include "base/permutation.h"
 #include "schema/codec.h"
 #include "transport/registry.h"
+#include "transport/shared_memory.h"
 #include "worker/session.h"
 #include "worker/slicer.h"
 
 namespace everstep {
 namespace internal {
 namespace {
+
+// Gradients of a step that is over, kept for the next one.
+constexpr size_t kIdleBytes = size_t{1} << 40;
 
 std::string DefaultName() {
   static std::atomic<int> count{0};
@@ -34,7 +38,10 @@ std::string DefaultName() {
 // between the model and buffers, and posts the rest.
 class WorkerImpl {
  public:
-  WorkerImpl(WorkerOptions options, Model& model) : options_(std::move(options)), model_(model) {}
+  WorkerImpl(WorkerOptions options, Model& model)
+      : options_(std::move(options)),
+        model_(model),
+        pool_(kIdleBytes, options_.shared_memory ? transport::SharedAllocator() : BufferPool::Allocator()) {}
   ~WorkerImpl();
 
   Status Start();
@@ -224,7 +231,7 @@ Status WorkerImpl::Start() {
   session.timeout = options_.timeout;
   session.seed = EntropyU64();
   io_.Call([&] {
-    context_ = transport::MakeContext(io_.loop());
+    context_ = transport::MakeContext(io_.loop(), {options_.shared_memory});
     session_ = std::make_unique<Session>(SteadyNow(), std::move(session));
     session_->OnTick(SteadyNow());
     Pump();

@@ -44,6 +44,8 @@ struct WorkerOptions {
   std::string name = {};
   // Samples of one epoch; 0 when the loop brings its own data (then the job needs max-steps).
   uint64_t dataset_size = 0;
+  // Speak to servers of this host through shared memory, whatever their address; false: through sockets.
+  bool shared_memory = true;
   // How long Join tries before it gives up. Once in, the job's own timeout holds.
   Duration timeout = std::chrono::seconds(30);
   // Push gradients while backward still runs, where the model can tell when they are complete. Turn off when a step

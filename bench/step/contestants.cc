@@ -72,8 +72,9 @@ class EverstepContestant : public Contestant {
 
   Status Start() override {
     for (unsigned i = 0; i < options_.servers; ++i) EVERSTEP_RETURN_IF_ERROR(StartServer(i));
-    return StartWorkers({programs_ + "/everstep-bench-step", "--role", "worker", "--address", coordinator_}, around_,
-                        cell_, prefix_, &children_);
+    std::vector<std::string> argv{programs_ + "/everstep-bench-step", "--role", "worker", "--address", coordinator_};
+    if (options_.programs.empty()) argv.insert(argv.end(), {"--sharing", Sharing()});
+    return StartWorkers(argv, around_, cell_, prefix_, &children_);
   }
   Result<Duration> Run(uint64_t steps) override {
     Result<Duration> took = Child::RunAll(children_, steps);
@@ -90,6 +91,9 @@ class EverstepContestant : public Contestant {
   std::vector<pid_t> workers() const override { return PidsOf(children_); }
 
  private:
+  std::string Sharing() const {
+    return options_.scheme.starts_with("shm-") ? options_.scheme.substr(4) : std::string("none");
+  }
   std::string PathOf(unsigned server) const { return around_.folder + "/" + prefix_ + "ps" + std::to_string(server); }
 
   Status StartServer(unsigned i) {
@@ -98,10 +102,11 @@ class EverstepContestant : public Contestant {
                                   "--server-name",
                                   "ps" + std::to_string(i),
                                   "--listen",
-                                  options_.scheme == "tcp" ? "tcp://127.0.0.1:0" : "ipc://" + path,
+                                  options_.scheme == "ipc" ? "ipc://" + path : "tcp://127.0.0.1:0",
                                   "--address-file",
                                   path + ".address",
                                   "--no-progress"};
+    if (Sharing() == "none") argv.push_back("--no-shared-memory");
     if (options_.server_threads > 0) argv.insert(argv.end(), {"--threads", std::to_string(options_.server_threads)});
     if (i > 0) {
       argv.insert(argv.end(), {"--join", coordinator_});

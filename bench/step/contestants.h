@@ -16,7 +16,7 @@ struct Surroundings {
 };
 
 struct EverstepOptions {
-  std::string scheme = "tcp";  // or "ipc"
+  std::string scheme = "tcp";  // or "ipc", "shm-copy", "shm-zero" (step_main.cc)
   unsigned servers = 1;
   uint64_t chunk_bytes = 0;     // 0: the servers' default
   unsigned server_threads = 0;  // 0: the servers' default

@@ -14,6 +14,7 @@ struct RoleOptions {
   uint64_t bytes = 0;   // of the model
   unsigned index = 0;   // of this worker
   unsigned workers = 1;
+  std::string sharing = "none";  // worker: "none" (sockets), "copy" (arrays of its own), "zero" (nothing is copied)
 };
 
 // A worker of a real job, through the public API: its gradient stands ready, so a step is only Commit and NextStep.

@@ -23,7 +23,7 @@ struct Options {
   std::vector<double> megabytes{1, 16, 100};
   std::vector<unsigned> workers{1, 2, 4};
   std::vector<unsigned> servers{1, 2};
-  std::vector<std::string> schemes{"tcp", "ipc"};
+  std::vector<std::string> schemes{"tcp", "ipc", "shm-copy", "shm-zero"};
   std::vector<uint64_t> chunk_bytes{0};
   unsigned server_threads = 0;
   std::string against;
@@ -113,7 +113,10 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(4e-6, 1e5));
   app.add_option("--worker-counts", options.workers, "Numbers of workers")->delimiter(',')->check(CLI::Range(1, 64));
   app.add_option("--server-counts", options.servers, "Numbers of servers")->delimiter(',')->check(CLI::Range(1, 16));
-  app.add_option("--schemes", options.schemes, "tcp, ipc")->delimiter(',')->check(CLI::IsMember({"tcp", "ipc"}));
+  app.add_option("--schemes", options.schemes,
+                 "tcp, ipc; shm-copy: shared memory, workers with arrays of their own; shm-zero: nothing is copied")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"tcp", "ipc", "shm-copy", "shm-zero"}));
   app.add_option("--rounds", options.contest.rounds, "Turns of each contestant")->check(CLI::Range(1, 1000));
   app.add_option("--round-seconds", options.contest.round_seconds, "How long a turn should be; at least 3 steps")
       ->check(CLI::PositiveNumber);
@@ -127,7 +130,8 @@ int Main(int argc, char** argv) {
   // How the bench starts itself as one of its children.
   for (CLI::Option* option : {app.add_option("--role", role.role), app.add_option("--control", role.control),
                               app.add_option("--address", role.address), app.add_option("--bytes", role.bytes),
-                              app.add_option("--index", role.index), app.add_option("--workers", role.workers)}) {
+                              app.add_option("--index", role.index), app.add_option("--workers", role.workers),
+                              app.add_option("--sharing", role.sharing)}) {
     option->group("");
   }
   CLI11_PARSE(app, argc, argv);

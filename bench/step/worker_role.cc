@@ -48,6 +48,7 @@ int RunWorkerRole(const RoleOptions& options) {
   WorkerOptions join;
   join.servers = {options.address};
   join.name = "w" + std::to_string(options.index);
+  join.shared_memory = options.sharing != "none";
   join.timeout = std::chrono::seconds(60);
   std::optional<Worker> worker;
   std::optional<Step> step;

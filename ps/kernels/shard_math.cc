@@ -179,11 +179,12 @@ std::vector<std::string> StateNames(const OptimizerOptions& o) {
 }  // namespace
 
 struct ShardMath::Impl {
-  Impl(const OptimizerOptions& optimizer_options, std::shared_ptr<const ChunkLayout> chunk_layout)
+  Impl(const OptimizerOptions& optimizer_options, std::shared_ptr<const ChunkLayout> chunk_layout,
+       BufferPool::Allocator allocator)
       : optimizer(optimizer_options),
         layout(std::move(chunk_layout)),
         // A sum and two versions of each chunk are under way at once; what a slow reader keeps longer comes on top.
-        pool(4 * (layout->total_bytes() + layout->size() * kPlacesSpan)),
+        pool(4 * (layout->total_bytes() + layout->size() * kPlacesSpan), std::move(allocator)),
         loops(BestLoops()),
         state_names(StateNames(optimizer)),
         states(layout->size()) {}
@@ -236,8 +237,9 @@ struct ShardMath::Impl {
   std::vector<std::vector<StateArray>> states;  // by chunk, then as state_names; empty before the first update
 };
 
-ShardMath::ShardMath(const OptimizerOptions& optimizer, std::shared_ptr<const ChunkLayout> layout)
-    : impl_(std::make_unique<Impl>(optimizer, std::move(layout))) {}
+ShardMath::ShardMath(const OptimizerOptions& optimizer, std::shared_ptr<const ChunkLayout> layout,
+                     BufferPool::Allocator allocator)
+    : impl_(std::make_unique<Impl>(optimizer, std::move(layout), std::move(allocator))) {}
 
 ShardMath::~ShardMath() = default;
 

@@ -56,7 +56,9 @@ struct ApplyOptions {
 // Optimizer state of the chunks that one server holds.
 class ShardMath {
  public:
-  ShardMath(const OptimizerOptions& optimizer, std::shared_ptr<const ChunkLayout> layout);
+  // `allocator`: where sums and parameters live; the heap by default.
+  ShardMath(const OptimizerOptions& optimizer, std::shared_ptr<const ChunkLayout> layout,
+            BufferPool::Allocator allocator = {});
   ~ShardMath();
 
   // sum_i weight[i] * contribution[i]; each contribution has the chunk's size (checked). The sum goes to a pooled

@@ -114,8 +114,8 @@ TEST_P(TransportConformance, ReceivedBuffersOutliveTheirContextAndCreditsTheirLo
   std::vector<Credit> credits;
   {
     Loop loop;
-    auto server = MakeContext(loop);
-    auto client = MakeContext(loop);
+    auto server = NewContext(loop);
+    auto client = NewContext(loop);
     Recorder receiver, sender;
     receiver.keep_payloads = receiver.hold_credits = true;
     auto listener = server->Listen(GetParam().fresh_address(), [&](auto) { return &receiver; }).value();
@@ -178,7 +178,7 @@ TEST_P(TransportConformance, ControlIsQuickWhileBulkIsStuckAndWhileItFlows) {
   for (auto* sample : {&stuck_ms, &flowing_ms}) std::sort(sample->begin(), sample->end());
   std::printf(
       "%s: control round trip p50 / max: %.3f / %.1f ms beside stuck bulk, %.3f / %.1f ms beside flowing bulk\n",
-      GetParam().scheme.c_str(), stuck_ms[stuck_ms.size() / 2], stuck_ms.back(), flowing_ms[flowing_ms.size() / 2],
+      GetParam().name.c_str(), stuck_ms[stuck_ms.size() / 2], stuck_ms.back(), flowing_ms[flowing_ms.size() / 2],
       flowing_ms.back());
   // Behind the bulk's queue a ping would wait for 32 MB and more each time.
   EXPECT_LT(stuck_ms[stuck_ms.size() / 2], 50);
@@ -266,8 +266,8 @@ TEST_P(TransportConformance, DestroyingAContextUnderLoadIsCleanAndSilent) {
   for (const bool destroy_server : {true, false}) {
     SCOPED_TRACE(destroy_server ? "server" : "client");
     Recorder near, far;
-    auto server = MakeContext(loop_);
-    auto client = MakeContext(loop_);
+    auto server = NewContext(loop_);
+    auto client = NewContext(loop_);
     std::vector<std::shared_ptr<Connection>> accepted, connected;
     Recorder& server_handler = destroy_server ? near : far;
     Recorder& client_handler = destroy_server ? far : near;
@@ -370,13 +370,13 @@ TEST_P(TransportConformance, OneAddressHasOneListenerAndIsFreeAgainAfterIt) {
 TEST_P(TransportConformance, AKilledPeerIsSeenAtOnce) {
   if (!GetParam().across_processes) GTEST_SKIP() << "one process only";
   ASSERT_NO_FATAL_FAILURE(Listen());
-  PeerProcess peer(GetParam().peer_program, {"connect", listener_->address()});
+  PeerProcess peer(GetParam().peer_program, PeerArguments("connect", listener_->address()));
   ASSERT_TRUE(RunUntil([&] { return server_side_.headers.size() == 1; }));
   const Time killed = SteadyNow();
   peer.Kill();
   ASSERT_TRUE(RunUntil([&] { return server_side_.closed > 0; }));
   const double ms = Milliseconds(SteadyNow() - killed);
-  std::printf("%s: a killed client was seen after %.1f ms\n", GetParam().scheme.c_str(), ms);
+  std::printf("%s: a killed client was seen after %.1f ms\n", GetParam().name.c_str(), ms);
   EXPECT_LT(ms, 1000);
   EXPECT_EQ(server_side_.why.code(), Code::kUnavailable);
 }
@@ -385,7 +385,7 @@ TEST_P(TransportConformance, APeerKilledInTheMiddleOfAFloodIsSeenAfterItsLastFra
   if (!GetParam().across_processes) GTEST_SKIP() << "one process only";
   ASSERT_NO_FATAL_FAILURE(Listen());
   for (int i = 1; i <= 3; ++i) {
-    PeerProcess peer(GetParam().peer_program, {"flood", listener_->address()});
+    PeerProcess peer(GetParam().peer_program, PeerArguments("flood", listener_->address()));
     server_side_.headers.clear();
     server_side_.closed = 0;
     ASSERT_TRUE(RunUntil([&] { return server_side_.headers.size() >= 500; }));
@@ -403,7 +403,7 @@ TEST_P(TransportConformance, APeerKilledInTheMiddleOfAFloodIsSeenAfterItsLastFra
 
 TEST_P(TransportConformance, AKilledListenerIsSeenAtOnceByItsClients) {
   if (!GetParam().across_processes) GTEST_SKIP() << "one process only";
-  PeerProcess peer(GetParam().peer_program, {"listen", GetParam().fresh_address()});
+  PeerProcess peer(GetParam().peer_program, PeerArguments("listen", GetParam().fresh_address()));
   const std::string address = peer.ReadLine();
   ASSERT_FALSE(address.empty());
   std::vector<std::unique_ptr<Recorder>> handlers;
@@ -421,7 +421,7 @@ TEST_P(TransportConformance, AKilledListenerIsSeenAtOnceByItsClients) {
   peer.Kill();
   ASSERT_TRUE(all([](auto& one) { return one->closed == 1; }));
   const double ms = Milliseconds(SteadyNow() - killed);
-  std::printf("%s: a killed listener was seen by 10 clients after %.1f ms\n", GetParam().scheme.c_str(), ms);
+  std::printf("%s: a killed listener was seen by 10 clients after %.1f ms\n", GetParam().name.c_str(), ms);
   EXPECT_LT(ms, 1000);
   for (auto& one : handlers) EXPECT_EQ(one->why.code(), Code::kUnavailable);
 }

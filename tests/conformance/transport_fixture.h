@@ -38,9 +38,11 @@ struct Backend {
   std::function<std::string()> fresh_address;  // to listen on; never the same file or name twice
   bool across_processes = true;                // whether another process can connect
   std::string peer_program;                    // the path of transport_peer
+  bool shared_memory = false;                  // whether processes of one host go around the network
+  std::string name = scheme;                   // of the cases
 };
 
-inline std::ostream& operator<<(std::ostream& out, const Backend& backend) { return out << backend.scheme; }
+inline std::ostream& operator<<(std::ostream& out, const Backend& backend) { return out << backend.name; }
 
 // Bytes that say which frame they belong to and where in it they are.
 inline Buffer Pattern(uint64_t seed, size_t size) {
@@ -151,7 +153,12 @@ class TransportConformance : public testing::TestWithParam<Backend> {
   static constexpr Duration kPatience = test::kPatience;
   static constexpr Duration kDeadline = std::chrono::seconds(10);
 
-  TransportConformance() : server_(MakeContext(loop_)), client_(MakeContext(loop_)) {}
+  TransportConformance() : server_(NewContext(loop_)), client_(NewContext(loop_)) {}
+
+  static std::unique_ptr<Context> NewContext(Loop& loop) { return MakeContext(loop, {GetParam().shared_memory}); }
+  static std::vector<std::string> PeerArguments(const std::string& what, const std::string& address) {
+    return {what, address, GetParam().shared_memory ? "shared" : "apart"};
+  }
 
   bool RunUntil(const std::function<bool()>& done, Duration patience = kPatience) {
     return test::RunUntil(loop_, done, patience);

@@ -1,7 +1,8 @@
 // The other process in the transport conformance suite; it lives until it is killed.
-//   transport_peer connect ADDRESS  connects and sends one frame
-//   transport_peer flood ADDRESS    connects and sends numbered frames without end
-//   transport_peer listen ADDRESS   listens, prints the real address, and echoes frames
+//   transport_peer connect ADDRESS HOW  connects and sends one frame
+//   transport_peer flood ADDRESS HOW    connects and sends numbered frames without end
+//   transport_peer listen ADDRESS HOW   listens, prints the real address, and echoes frames
+// HOW: "shared" goes around the network where both ends are on one host, "apart" does not.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -22,9 +23,9 @@ class Echo : public ConnectionHandler {
   void OnClosed(Connection&, const Status&) override {}
 };
 
-int Main(const std::string& what, const std::string& address) {
+int Main(const std::string& what, const std::string& address, bool shared_memory) {
   Loop loop;
-  auto context = MakeContext(loop);
+  auto context = MakeContext(loop, {shared_memory});
   Echo handler;
   if (what == "listen") {
     auto listener = context->Listen(address, [&](auto) { return &handler; });
@@ -54,6 +55,6 @@ int Main(const std::string& what, const std::string& address) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  return Main(argv[1], argv[2]);
+  if (argc != 4) return 2;
+  return Main(argv[1], argv[2], std::string(argv[3]) == "shared");
 }

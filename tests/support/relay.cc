@@ -51,7 +51,7 @@ Result<std::unique_ptr<Relay>> Relay::Start(const std::string& listen, const std
   std::unique_ptr<Relay> relay(new Relay(server, std::move(filter)));
   Status outcome;
   relay->io_.Call([&] {
-    relay->context_ = transport::MakeContext(relay->io_.loop());
+    relay->context_ = transport::MakeContext(relay->io_.loop(), {.shared_memory = false});
     auto listener = relay->context_->Listen(listen, [raw = relay.get()](std::shared_ptr<transport::Connection> client) {
       const uint64_t id = raw->next_pair_++;
       Pair& pair = *(raw->pairs_[id] = std::make_unique<Pair>(*raw, id));

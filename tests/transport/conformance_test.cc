@@ -22,11 +22,14 @@ const Backend kInproc{"inproc",
 
 const Backend kShm{"shm", [] { return std::string("shm://*"); }, true, EVERSTEP_TRANSPORT_PEER};
 
-INSTANTIATE_TEST_SUITE_P(Zmq, TransportConformance, testing::Values(kTcp, kIpc, kInproc),
-                         [](const auto& one) { return one.param.scheme; });
+// A tcp:// address whose ends are on one host.
+const Backend kAround{"tcp", kTcp.fresh_address, true, EVERSTEP_TRANSPORT_PEER, true, "tcp_around"};
 
-INSTANTIATE_TEST_SUITE_P(Shm, TransportConformance, testing::Values(kShm),
-                         [](const auto& one) { return one.param.scheme; });
+INSTANTIATE_TEST_SUITE_P(Zmq, TransportConformance, testing::Values(kTcp, kIpc, kInproc),
+                         [](const auto& one) { return one.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(Shm, TransportConformance, testing::Values(kShm, kAround),
+                         [](const auto& one) { return one.param.name; });
 
 }  // namespace
 }  // namespace everstep::transport

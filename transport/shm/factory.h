@@ -32,7 +32,15 @@ struct Options {
 
 std::vector<std::string> Schemes();
 
+// A context that can also tell at once whether anybody listens.
+class SharedContext : public Context {
+ public:
+  // As Connect, but null when nobody listens at shm://`name`. `shown` is what the connection calls its peer.
+  virtual std::shared_ptr<Connection> ConnectIfListening(const std::string& name, const std::string& shown,
+                                                         ConnectionHandler* handler, Duration deadline) = 0;
+};
+
 // `loop` must outlive the context.
-Result<std::unique_ptr<Context>> MakeContext(Loop& loop, const Options& options);
+std::unique_ptr<SharedContext> MakeContext(Loop& loop, const Options& options);
 
 }  // namespace everstep::transport::shm

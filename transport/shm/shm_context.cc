@@ -147,17 +147,37 @@ Result<std::unique_ptr<Listener>> ShmContext::Listen(const std::string& address,
       std::make_unique<ShmListener>(*this, fd, std::string(kScheme) + name, std::move(on_accept)));
 }
 
-Result<std::shared_ptr<Connection>> ShmContext::Connect(const std::string& address, ConnectionHandler* handler,
-                                                        Duration deadline) {
+std::shared_ptr<Link> ShmContext::Dial(const std::string& shown, ConnectionHandler* handler, Time until) {
   EVERSTEP_CHECK(loop_.InLoop(), "a transport context belongs to its loop's thread");
-  EVERSTEP_ASSIGN(const std::string name, NameIn(address));
-  auto link = std::make_shared<Link>(*this, Link::Side::kDialer, address, options_);
+  auto link = std::make_shared<Link>(*this, Link::Side::kDialer, shown, options_);
   link->SetHandler(handler);
   links_[link.get()] = {link, nullptr};
+  GiveUpAt(link, until, "no answer from " + shown + " in time");
+  return link;
+}
+
+Result<std::shared_ptr<Connection>> ShmContext::Connect(const std::string& address, ConnectionHandler* handler,
+                                                        Duration deadline) {
+  EVERSTEP_ASSIGN(const std::string name, NameIn(address));
   const Time until = SteadyNow() + deadline;
-  GiveUpAt(link, until, "no answer from " + address + " within " + std::to_string(Seconds(deadline)) + " s");
+  std::shared_ptr<Link> link = Dial(address, handler, until);
   TryConnect(link, name, until);
   return std::shared_ptr<Connection>(std::move(link));
+}
+
+std::shared_ptr<Connection> ShmContext::ConnectIfListening(const std::string& name, const std::string& shown,
+                                                           ConnectionHandler* handler, Duration deadline) {
+  if (name.size() > kMaxNameBytes) return nullptr;
+  const Result<int> fd = OpenSocket();
+  if (!fd.ok()) return nullptr;
+  const UnixAddress remote(name);
+  if (connect(*fd, remote.get(), remote.size) != 0) {
+    close(*fd);
+    return nullptr;
+  }
+  std::shared_ptr<Link> link = Dial(shown, handler, SteadyNow() + deadline);
+  link->Attach(*fd);
+  return link;
 }
 
 void ShmContext::TryConnect(const std::shared_ptr<Link>& link, const std::string& name, Time deadline) {
@@ -238,8 +258,8 @@ void ShmContext::Ended(Link& link) {
 
 std::vector<std::string> Schemes() { return {"shm"}; }
 
-Result<std::unique_ptr<Context>> MakeContext(Loop& loop, const Options& options) {
-  return std::unique_ptr<Context>(std::make_unique<ShmContext>(loop, options));
+std::unique_ptr<SharedContext> MakeContext(Loop& loop, const Options& options) {
+  return std::make_unique<ShmContext>(loop, options);
 }
 
 }  // namespace everstep::transport::shm

@@ -14,7 +14,7 @@ namespace everstep::transport::shm {
 
 class ShmListener;
 
-class ShmContext final : public Context, public LinkHost {
+class ShmContext final : public SharedContext, public LinkHost {
  public:
   ShmContext(Loop& loop, const Options& options);
   // REQUIRES: not inside a callback of this context.
@@ -23,6 +23,8 @@ class ShmContext final : public Context, public LinkHost {
   Result<std::unique_ptr<Listener>> Listen(const std::string& address, OnAccept on_accept) override;
   Result<std::shared_ptr<Connection>> Connect(const std::string& address, ConnectionHandler* handler,
                                               Duration deadline) override;
+  std::shared_ptr<Connection> ConnectIfListening(const std::string& name, const std::string& shown,
+                                                 ConnectionHandler* handler, Duration deadline) override;
   Counters counters() const override { return counters_; }
 
  private:
@@ -41,6 +43,7 @@ class ShmContext final : public Context, public LinkHost {
   void Ended(Link& link) override;
 
   bool FlushListed();
+  std::shared_ptr<Link> Dial(const std::string& shown, ConnectionHandler* handler, Time until);
   void TryConnect(const std::shared_ptr<Link>& link, const std::string& name, Time deadline);
   void TakeStranger(ShmListener& listener, int fd);
   void GiveUpAt(const std::shared_ptr<Link>& link, Time deadline, const std::string& why);

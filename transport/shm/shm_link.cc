@@ -17,6 +17,9 @@ namespace {
 // Reads of one connection in one round of the loop, so that the others get their turn.
 constexpr int kReadsPerRound = 16;
 
+// Bytes that one connection copies in one round, for the same reason.
+constexpr size_t kCopiesPerRound = 4u << 20;
+
 bool Aligned(const Buffer& payload) { return reinterpret_cast<uintptr_t>(payload.data()) % 8 == 0; }
 
 }  // namespace
@@ -124,9 +127,10 @@ void Link::Flush() {
   FlushReleases();
   if (open_ && !told_) {
     if (credit_to_tell_ > 0) socket_->Put({Kind::kCredit, 0, std::exchange(credit_to_tell_, 0)}, {});
-    FlushFrames();
+    const bool more = FlushFrames();
+    if (more) host_->Wake(*this);
     // What still waits for credit is not sent: the caller has no use for an answer.
-    if (closing_) PutClose(Status::Ok());
+    if (closing_ && !more) PutClose(Status::Ok());
   }
   if (!socket_->Flush()) return;  // the reading side finds out why, after what has still come
   const bool more = !socket_->flushed();
@@ -143,24 +147,28 @@ void Link::Flush() {
   MaybeEnd();
 }
 
-void Link::FlushFrames() {
+bool Link::FlushFrames() {
+  size_t copied = 0;
   while (!queue_.empty()) {
+    if (copied >= kCopiesPerRound) return true;
     const size_t bytes = queue_.front().payload.size();
-    if (!send_window_.Admits(bytes) || sent_.size() >= limits::kMaxQueuedFrames) return;
+    if (!send_window_.Admits(bytes) || sent_.size() >= limits::kMaxQueuedFrames) return false;
     send_window_.Spend(bytes);
     host_->counters().frames_sent += 1;
     host_->counters().bytes_sent += queue_.front().header.size() + bytes;
     Frame frame = queue_.front();
     queue_.Pop();
-    PutFrame(std::move(frame));
+    copied += PutFrame(std::move(frame));
   }
+  return false;
 }
 
-void Link::PutFrame(Frame frame) {
+size_t Link::PutFrame(Frame frame) {
   const std::string_view header = frame.header.text();
   const auto header_bytes = static_cast<uint32_t>(header.size());
   const size_t bytes = frame.payload.size();
   std::optional<SharedPlace> place;
+  size_t copied = 0;
   if (bytes > kInlineBytes) {
     if (Aligned(frame.payload)) place = FindShared(frame.payload.span());
     if (!place) {
@@ -168,11 +176,12 @@ void Link::PutFrame(Frame frame) {
       std::memcpy(copy.data(), frame.payload.data(), bytes);
       frame.payload = std::move(copy).Freeze();
       place = FindShared(frame.payload.span());
+      copied = bytes;
     }
   }
   if (!place) {
     socket_->Put({Kind::kInline, header_bytes, bytes}, header, std::move(frame.payload));
-    return;
+    return copied;
   }
   const uint64_t segment = place->segment->id();
   if (!announced_.contains(segment)) {
@@ -186,6 +195,7 @@ void Link::PutFrame(Frame frame) {
   }
   socket_->Put({Kind::kShared, header_bytes, segment, place->offset, bytes}, header);
   sent_.emplace(next_shared_++, std::move(frame.payload));
+  return copied;
 }
 
 void Link::FlushReleases() {
@@ -395,7 +405,7 @@ void Link::FinishNow() {
   const Time deadline = SteadyNow() + linger_;
   while (socket_ && open_) {
     Flush();
-    if (!socket_ || socket_->flushed()) break;
+    if (!socket_ || (told_ && socket_->flushed())) break;
     pollfd room{socket_->fd(), POLLOUT, 0};
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - SteadyNow()).count();
     if (left <= 0 || poll(&room, 1, static_cast<int>(left)) <= 0 || (room.revents & (POLLERR | POLLHUP)) != 0) break;

@@ -73,8 +73,10 @@ class Link final : public Connection, public std::enable_shared_from_this<Link> 
   void HandleFrame(Socket::Inbound inbound);
   bool HandleSharedPayload(const Record& record, Buffer& payload);
   void HandleRelease(const Buffer& numbers);
-  void FlushFrames();
-  void PutFrame(Frame frame);
+  // True when it stopped to give the others a turn.
+  bool FlushFrames();
+  // How many bytes it had to copy.
+  size_t PutFrame(Frame frame);
   void FlushReleases();
   void PutClose(const Status& why);
   void Break(const std::string& what);
