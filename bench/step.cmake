@@ -16,7 +16,7 @@ target_sources(everstep-bench-step PRIVATE
   step/step_main.cc
   step/worker_role.cc)
 target_link_libraries(everstep-bench-step PRIVATE
-  everstep_bench_control everstep_worker everstep_transport CLI11::CLI11 nlohmann_json::nlohmann_json Threads::Threads
+  everstep_bench_control everstep_kernels everstep_worker everstep_transport CLI11::CLI11 nlohmann_json::nlohmann_json Threads::Threads
   everstep_flags)
 add_dependencies(everstep-bench-step everstep-ps)
 

@@ -294,7 +294,7 @@ void Replica::Handle(Time now, PeerId from, const SealStep& m, Ballot ballot) {
   collapsed_ = m.collapsed;
   StartSum(seal);
   // A server without chunks has nothing to compute.
-  if (primary_chunks_.empty()) OnSummed(now, {seal.id, {}, {}, {}});
+  if (primary_chunks_.empty()) OnSummed(now, {seal.id, {}, {}, {}, {}});
 }
 
 void Replica::SendPrepared(PeerId to) {
@@ -324,6 +324,13 @@ void Replica::StartApply(double scale) {
   ApplyWork work{record.seal.id, {}, {}, {}, record.seal.learning_rate, scale, record.seal.id.step.value};
   const uint64_t every = job_->verify_replicas;
   work.check = every > 0 && version_.value % every == 0 && map_->servers.size() > 1;
+  if (!record.ahead.empty()) {
+    work.chunks = held_chunks_;
+    work.parameters = record.ahead;
+    work.ahead = true;
+    applies_.push_back(std::move(work));
+    return;
+  }
   for (ChunkId chunk : held_chunks_) {
     const Buffer& sum = record.sums.at(chunk);
     work.chunks.push_back(chunk);

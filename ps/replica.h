@@ -37,17 +37,26 @@
 namespace everstep {
 
 // Numbers the core wants computed, on whatever thread the driver likes.
+
+// Where the sum is all that the commit waits for, the update may be worked out in the same pass.
+struct Ahead {
+  std::vector<Buffer> parameters;  // per chunk, of the version before
+  double learning_rate = 0;
+  uint64_t update = 0;  // as in ApplyWork
+};
 struct SumWork {
   SealId seal;
   std::vector<ChunkId> chunks;
   std::vector<std::vector<Buffer>> contributions;  // [chunk][contributor], in the sealed order
   std::vector<double> weights;
+  std::optional<Ahead> ahead;
 };
 struct SumResult {
   SealId seal;
   std::vector<Buffer> sums;                      // per chunk
   std::vector<double> squared_norms;             // per chunk
   std::vector<std::vector<uint32_t>> nonfinite;  // per chunk: positions of contributors
+  std::vector<Buffer> ahead;                     // per chunk, the new parameters; then `sums` need not be there
 };
 struct ApplyWork {
   SealId seal;
@@ -58,6 +67,7 @@ struct ApplyWork {
   double scale = 1;
   uint64_t update = 0;  // 1 for the first training step
   bool check = false;   // checksums of the result are wanted
+  bool ahead = false;   // `parameters` are the result; only the optimizer's state of the same pass is to be adopted
 };
 struct ApplyResult {
   SealId seal;
@@ -192,6 +202,7 @@ class Replica {
     Seal seal;
     std::map<ChunkId, Buffer> sums;
     std::map<ChunkId, double> squared_norms;
+    std::vector<Buffer> ahead;  // parameters after the update, by held chunk, where it was worked out with the sums
   };
   struct Published {
     Version version;

@@ -32,7 +32,22 @@ void ReplicaHost::RunSum(SumWork work) {
   compute_.loop().Post([this, &math = Math(), alive = alive_, work = std::make_shared<SumWork>(std::move(work))] {
     const size_t count = work->chunks.size();
     auto result = std::make_shared<SumResult>(SumResult{
-        work->seal, std::vector<Buffer>(count), std::vector<double>(count), std::vector<std::vector<uint32_t>>(count)});
+        work->seal, std::vector<Buffer>(count), std::vector<double>(count), std::vector<std::vector<uint32_t>>(count), {}});
+    if (work->ahead) {
+      const Ahead& ahead = *work->ahead;
+      const kernels::ShardMath::Version next = math.NewVersion(ahead.update);
+      const kernels::ApplyOptions options{ahead.learning_rate, 1, ahead.update};
+      result->ahead.resize(count);
+      kernels::ForEachChunk(count, [&](size_t i) {
+        kernels::ChunkUpdate update = math.SumAndApply(work->chunks[i], next, ahead.parameters[i],
+                                                       work->contributions[i], work->weights, options);
+        result->ahead[i] = std::move(update.parameters);
+        result->squared_norms[i] = update.squared_norm;
+        result->nonfinite[i] = std::move(update.nonfinite);
+      });
+      *work = {};  // the contributions' memory is their senders' again
+      return Deliver(alive, result, &Replica::OnSummed);
+    }
     kernels::ForEachChunk(count, [&](size_t i) {
       kernels::ChunkSum sum = math.Sum(work->chunks[i], work->contributions[i], work->weights);
       result->sums[i] = std::move(sum.sum);
@@ -49,9 +64,15 @@ void ReplicaHost::RunApply(ApplyWork work) {
     const size_t count = work->chunks.size();
     auto result = std::make_shared<ApplyResult>(
         ApplyResult{work->seal, std::vector<Buffer>(count), std::vector<uint64_t>(work->check ? count : 0)});
+    if (work->ahead) {
+      for (const ChunkId chunk : work->chunks) math.Adopt(chunk);
+      result->parameters = std::move(work->parameters);
+      return Deliver(alive, result, &Replica::OnApplied);
+    }
     const kernels::ApplyOptions options{work->learning_rate, work->scale, work->update};
+    const kernels::ShardMath::Version next = math.NewVersion(work->update);
     kernels::ForEachChunk(count, [&](size_t i) {
-      result->parameters[i] = math.Apply(work->chunks[i], work->parameters[i], work->sums[i], options);
+      result->parameters[i] = math.Apply(work->chunks[i], next, work->parameters[i], work->sums[i], options);
       if (work->check) result->checksums[i] = Checksum64(result->parameters[i].span());
     });
     Deliver(alive, result, &Replica::OnApplied);

@@ -18,7 +18,7 @@ constexpr size_t kMaxEarlySeals = 2;
 // ---- Own sums ----
 
 void Replica::StartSum(const Seal& seal) {
-  SumWork work{seal.id, primary_chunks_, {}, seal.weights};
+  SumWork work{seal.id, primary_chunks_, {}, seal.weights, {}};
   std::vector<const Slot*> slots;
   for (const Contribution& c : seal.contributors) {
     SlotKey key = KeyOf(c);
@@ -39,6 +39,10 @@ void Replica::StartSum(const Seal& seal) {
   for (ChunkId chunk : primary_chunks_) {
     auto& inputs = work.contributions.emplace_back();
     for (const Slot* slot : slots) inputs.push_back(slot->chunks.at(chunk));
+  }
+  if (collapsed_ && seal.clip_norm == 0 && version_.value > 0) {
+    work.ahead = Ahead{{}, seal.learning_rate, seal.id.step.value};
+    for (ChunkId chunk : primary_chunks_) work.ahead->parameters.push_back(published_.back().chunks.at(chunk));
   }
   if (EVERSTEP_PLANTED("arrival-order")) {
     for (auto& inputs : work.contributions) std::reverse(inputs.begin(), inputs.end());
@@ -63,10 +67,10 @@ void Replica::OnSummed(Time now, SumResult result) {
     nonfinite_ = NonFinite{id_, seal.id, std::move(poisoned)};
     return Send(coordinator_, *nonfinite_);
   }
-  gathering_ = Record{std::move(seal), {}, {}};
+  gathering_ = Record{std::move(seal), {}, {}, std::move(result.ahead)};
   gathering_since_ = now;
-  for (size_t i = 0; i < result.sums.size(); ++i) {
-    gathering_->sums.emplace(primary_chunks_[i], std::move(result.sums[i]));
+  for (size_t i = 0; i < result.squared_norms.size(); ++i) {
+    if (gathering_->ahead.empty()) gathering_->sums.emplace(primary_chunks_[i], std::move(result.sums[i]));
     gathering_->squared_norms.emplace(primary_chunks_[i], result.squared_norms[i]);
   }
   for (ChunkId chunk : primary_chunks_) {
@@ -117,7 +121,8 @@ void Replica::TakeEarlySums() {
 
 void Replica::MaybePrepared(Time) {
   if (!gathering_ || gathering_->seal.id.step != version_) return;
-  if (gathering_->sums.size() < held_chunks_.size() && !EVERSTEP_PLANTED("prepared-before-the-backups")) return;
+  const size_t here = std::max(gathering_->sums.size(), gathering_->ahead.size());
+  if (here < held_chunks_.size() && !EVERSTEP_PLANTED("prepared-before-the-backups")) return;
   prepared_ = std::move(*gathering_);
   gathering_.reset();
   early_.erase(prepared_->seal.id);

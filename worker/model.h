@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/status.h"
 #include "schema/parameter_spec.h"
 
@@ -34,6 +36,23 @@ class Model {
   // with the tensor's index then, on any thread, at most once a tensor and step; so gradients leave while backward
   // still runs. Tensors never named are read at Commit. An empty function takes the listener away.
   virtual void OnGradient(std::function<void(size_t tensor)> ready) { (void)ready; }
+
+  // ---- Without a copy, for models that can ----
+
+  // A trainable tensor's new values, row-major, where they lie: read-only memory that others read too, the same as long
+  // as `values` lives. A model that takes them as its own keeps `values` and returns true; others get WriteValues. Only
+  // in training: the finished parameters are always written.
+  virtual bool ShareValues(size_t tensor, Buffer values) {
+    (void)tensor, (void)values;
+    return false;
+  }
+  // Bytes [offset, offset + size) of the gradient where they lie, if the model promises not to write there as long as
+  // the Buffer lives (until the servers have summed it). Nothing: ReadGradient is asked. No copy is made when the memory
+  // comes from transport::SharedAllocator().
+  virtual std::optional<Buffer> ShareGradient(size_t tensor, uint64_t offset, uint64_t size) const {
+    (void)tensor, (void)offset, (void)size;
+    return std::nullopt;
+  }
 
   // Why this model, or its present step, must not be contributed: asked by Join, and by Commit before anything is
   // promised. What went wrong in one step (a gradient that grew again after it was reported) ends with

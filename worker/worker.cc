@@ -70,7 +70,9 @@ class WorkerImpl {
   void ArmTimer();
 
   // User's thread.
-  void LoadParameters(std::map<ChunkId, Buffer> parameters);
+  enum class Load { kTraining, kFinal };
+  void LoadParameters(std::map<ChunkId, Buffer> parameters, Load load);
+  bool Share(size_t tensor, const std::map<ChunkId, Buffer>& parameters);
   void Initialise(uint64_t serial);
   void OnGradient(size_t tensor);
   Buffer ReadChunk(ChunkId chunk, bool values);
@@ -285,14 +287,14 @@ std::optional<Step> WorkerImpl::NextStep() {
     if (!work_) {
       auto parameters = std::exchange(final_, {});
       lock.unlock();
-      LoadParameters(std::move(parameters));
+      LoadParameters(std::move(parameters), Load::kFinal);
       waiting_ += SteadyNow() - began;
       return std::nullopt;
     }
     Session::StepWork work = std::move(*work_);
     work_.reset();
     lock.unlock();
-    if (work.fresh) LoadParameters(std::move(work.parameters));
+    if (work.fresh) LoadParameters(std::move(work.parameters), Load::kTraining);
     if (work.initialise) {
       Initialise(work.serial);
       continue;
@@ -302,16 +304,39 @@ std::optional<Step> WorkerImpl::NextStep() {
   }
 }
 
-void WorkerImpl::LoadParameters(std::map<ChunkId, Buffer> parameters) {
+void WorkerImpl::LoadParameters(std::map<ChunkId, Buffer> parameters, Load load) {
   if (parameters.empty()) return;
   const Time began = SteadyNow();
   if (!layout_) layout_ = ChunkLayout::Make(model_.spec(), job_->chunk_bytes);
+  std::vector<bool> shared(layout_->spec().tensors.size());
+  for (size_t tensor = 0; load == Load::kTraining && tensor < shared.size(); ++tensor)
+    shared[tensor] = Share(tensor, parameters);
   for (const auto& [chunk, bytes] : parameters) {
     for (const Segment& s : layout_->chunk(chunk).segments) {
-      model_.WriteValues(s.tensor, s.tensor_offset, bytes.span().subspan(s.chunk_offset, s.bytes));
+      if (!shared[s.tensor]) model_.WriteValues(s.tensor, s.tensor_offset, bytes.span().subspan(s.chunk_offset, s.bytes));
     }
   }
   copying_ += SteadyNow() - began;
+}
+
+// Offers the tensor's values to the model where they lie, when the parts that came lie end to end.
+bool WorkerImpl::Share(size_t tensor, const std::map<ChunkId, Buffer>& parameters) {
+  const TensorSpec& spec = layout_->spec().tensors[tensor];
+  if (spec.role != Role::kTrainable || spec.bytes() == 0) return false;
+  const std::byte* begin = nullptr;
+  auto parts = std::make_shared<std::vector<Buffer>>();
+  for (const ChunkId id : layout_->chunks_of(tensor)) {
+    const auto part = parameters.find(id);
+    if (part == parameters.end()) return false;
+    for (const Segment& s : layout_->chunk(id).segments) {
+      if (s.tensor != tensor) continue;
+      const std::byte* const at = part->second.data() + s.chunk_offset;
+      if (begin == nullptr) begin = at;
+      if (at != begin + s.tensor_offset) return false;
+    }
+    parts->push_back(part->second);
+  }
+  return model_.ShareValues(tensor, Buffer(std::move(parts), begin, spec.bytes()));
 }
 
 // The first worker of a job offers its model's values; they go the way of every contribution.
@@ -333,6 +358,9 @@ struct StepData {
 
 Buffer WorkerImpl::ReadChunk(ChunkId id, bool values) {
   const Chunk& chunk = layout_->chunk(id);
+  if (const Segment& s = chunk.segments.front(); !values && s.role == Role::kTrainable && s.bytes == chunk.bytes) {
+    if (std::optional<Buffer> lent = model_.ShareGradient(s.tensor, s.tensor_offset, s.bytes)) return *std::move(lent);
+  }
   MutableBuffer out = pool_.Take(chunk.bytes);
   uint64_t at = 0;
   for (const Segment& s : chunk.segments) {

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <thread>
@@ -11,6 +12,7 @@
 #include "base/process.h"
 #include "bench/step/control.h"
 #include "bench/step/workload.h"
+#include "ps/kernels/shard_math.h"
 
 namespace everstep::bench {
 namespace {
@@ -198,6 +200,68 @@ class MemcpyContestant : public Contestant {
   std::vector<std::vector<std::byte>> gradients_, slots_, models_;
 };
 
+class FusedPassContestant : public Contestant {
+ public:
+  explicit FusedPassContestant(const Cell& cell) : cell_(cell) {}
+
+  std::string name() const override { return "fused sum + sgd"; }
+  uint64_t memory() const override { return cell_.bytes * (cell_.workers + 6); }
+  Status Start() override {
+    OptimizerOptions optimizer;
+    optimizer.momentum = kMomentum;
+    layout_ = ChunkLayout::Make(
+        {{{"p", {static_cast<int64_t>(cell_.bytes / 4)}, DType::kFloat32, Role::kTrainable}}}, limits::kDefaultChunkBytes);
+    math_ = std::make_unique<kernels::ShardMath>(optimizer, layout_);
+    for (unsigned i = 0; i < cell_.workers; ++i) {
+      const size_t begin = (i % 8) * 5 * 64;  // as in worker_role.cc
+      MutableBuffer gradient(begin + cell_.bytes);
+      float* const values = reinterpret_cast<float*>(gradient.data() + begin);
+      std::fill(values, values + cell_.bytes / 4, GradientOf(i));
+      gradients_.push_back(std::move(gradient).Freeze().Slice(begin, cell_.bytes));
+    }
+    MutableBuffer zero(cell_.bytes);
+    std::memset(zero.data(), 0, zero.size());
+    const Buffer initial = std::move(zero).Freeze();
+    for (size_t i = 0; i < layout_->size(); ++i) parameters_.push_back(PartOf(initial, i));
+    return Status::Ok();
+  }
+  Result<Duration> Run(uint64_t steps) override {
+    const std::vector<double> weights(cell_.workers, 1.0 / cell_.workers);
+    const Time begin = SteadyNow();
+    for (uint64_t step = 0; step < steps; ++step) {
+      const kernels::ShardMath::Version next = math_->NewVersion(++update_);
+      std::vector<Buffer> before = parameters_;  // a server keeps the version before for its readers
+      kernels::ForEachChunk(layout_->size(), [&](size_t i) {
+        std::vector<Buffer> parts;
+        for (const Buffer& gradient : gradients_) parts.push_back(PartOf(gradient, i));
+        const ChunkId id{static_cast<uint32_t>(i)};
+        parameters_[i] =
+            math_->SumAndApply(id, next, before[i], parts, weights, {kLearningRate, 1, update_}).parameters;
+        math_->Adopt(id);
+      });
+      before_ = std::move(before);
+    }
+    const Duration took = SteadyNow() - begin;
+    for (const Buffer& part : parameters_) {
+      EVERSTEP_RETURN_IF_ERROR(CheckParameters(reinterpret_cast<const float*>(part.data()), part.size() / 4,
+                                               cell_.workers, update_));
+    }
+    return took;
+  }
+  std::vector<pid_t> workers() const override { return {getpid()}; }
+
+ private:
+  Buffer PartOf(const Buffer& whole, size_t chunk) const {
+    return whole.Slice(chunk * limits::kDefaultChunkBytes, layout_->chunk({static_cast<uint32_t>(chunk)}).bytes);
+  }
+
+  const Cell cell_;
+  std::shared_ptr<const ChunkLayout> layout_;
+  std::unique_ptr<kernels::ShardMath> math_;
+  std::vector<Buffer> gradients_, parameters_, before_;
+  uint64_t update_ = 0;
+};
+
 class SocketsContestant : public Contestant {
  public:
   SocketsContestant(const Surroundings& around, const Cell& cell, const std::string& kind)
@@ -270,6 +334,8 @@ std::unique_ptr<Contestant> MakeEverstep(const Surroundings& around, const Cell&
 std::unique_ptr<Contestant> MakeMemcpy(const Cell& cell, unsigned threads) {
   return std::make_unique<MemcpyContestant>(cell, threads);
 }
+
+std::unique_ptr<Contestant> MakeFusedPass(const Cell& cell) { return std::make_unique<FusedPassContestant>(cell); }
 
 std::unique_ptr<Contestant> MakeSockets(const Surroundings& around, const Cell& cell, const std::string& kind) {
   return std::make_unique<SocketsContestant>(around, cell, kind);

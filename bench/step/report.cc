@@ -19,7 +19,8 @@ struct Reference {
   const char* name;
   const char* head;
 };
-constexpr Reference kReferences[] = {{"memcpy, 1 thread", "/copy1"},
+constexpr Reference kReferences[] = {{"fused sum + sgd", "/fused"},
+                                     {"memcpy, 1 thread", "/copy1"},
                                      {"memcpy, 2 threads", "/copy2"},
                                      {"plain tcp sockets", "/tcp"},
                                      {"plain unix sockets", "/unix"},

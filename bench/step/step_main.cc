@@ -38,6 +38,7 @@ std::vector<std::unique_ptr<Contestant>> Contestants(const Options& options, con
   std::vector<std::unique_ptr<Contestant>> all;
   if (options.baselines) {
     for (const unsigned threads : {1u, 2u}) all.push_back(MakeMemcpy(cell, threads));
+    all.push_back(MakeFusedPass(cell));
     for (const char* kind : {"tcp", "unix"}) all.push_back(MakeSockets(options.around, cell, kind));
     all.push_back(MakeGloo(options.around, cell));
   }

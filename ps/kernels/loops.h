@@ -53,11 +53,20 @@ struct Loops {
   bool (*any_nonfinite)(const std::byte* in, size_t elements);
   // out = max(out, in), int64.
   void (*max_int64)(std::byte* out, const std::byte* in, size_t elements);
-  // One optimizer update, out of place for the parameters and in place for the state (unused state pointers are null).
-  void (*sgd)(SgdMomentum kind, const SgdCoefficients& c, std::byte* out, std::byte* momentum,
-              const std::byte* parameters, const std::byte* sum, size_t elements);
-  void (*adam)(const AdamCoefficients& c, std::byte* out, std::byte* exp_avg, std::byte* exp_avg_sq,
-               const std::byte* parameters, const std::byte* sum, size_t elements);
+  // One optimizer update, out of place for the parameters. The state is written to `next`, which may be `state` itself
+  // and overlaps nothing else (unused pointers are null).
+  struct Adam {
+    std::byte* exp_avg = nullptr;
+    std::byte* exp_avg_sq = nullptr;
+  };
+  void (*sgd)(SgdMomentum kind, const SgdCoefficients& c, std::byte* out, std::byte* next_momentum,
+              const std::byte* momentum, const std::byte* parameters, const std::byte* sum, size_t elements);
+  void (*adam)(const AdamCoefficients& c, std::byte* out, Adam next, Adam state, const std::byte* parameters,
+               const std::byte* sum, size_t elements);
+  // Copies to memory that nobody reads soon, past the caches: what is there is not fetched first. `out` is at a multiple
+  // of 16 bytes. Others may read it after Fence().
+  void (*stream)(std::byte* out, const std::byte* in, size_t bytes);
+  void (*fence)();
 };
 
 const Loops& PortableLoops();

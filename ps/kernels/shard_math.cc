@@ -21,6 +21,9 @@ constexpr size_t kPlacesSpan = 5 * kPlaceBytes;
 // Smaller chunks sit in the cache, where the distance does not pay for its memory.
 constexpr size_t kPlaceFromBytes = 32 << 10;
 
+// Models from here on do not stay in the caches from step to step.
+constexpr size_t kStreamFromBytes = 32 << 20;
+
 size_t SpanOf(size_t chunk_bytes) { return chunk_bytes < kPlaceFromBytes ? 0 : kPlacesSpan; }
 
 // A part of `whole` as a buffer of its own that keeps `whole` alive.
@@ -126,6 +129,39 @@ class Culprits {
   bool overflow_ = false;
 };
 
+// What a chunk's sum is made of.
+struct Inputs {
+  Inputs(const Chunk& chunk, std::span<const Buffer> contributions, std::span<const double> weights)
+      : gradient_weights(ToFloats(weights)), mean_weights(MeanWeights(weights)) {
+    EVERSTEP_CHECK(!contributions.empty() && contributions.size() == weights.size(), "one weight a contribution");
+    data.reserve(contributions.size());
+    for (const Buffer& contribution : contributions) {
+      EVERSTEP_CHECK(contribution.size() == chunk.bytes, "a contribution has the size of its chunk");
+      data.push_back(contribution.data());
+    }
+  }
+
+  std::vector<const std::byte*> data;
+  const std::vector<float> gradient_weights;
+  const std::vector<float> mean_weights;
+};
+
+// Sums one block into `out`. Returns what it adds to the squared norm.
+double SumBlock(const Loops& loops, const Inputs& inputs, const Segment& segment, size_t offset, size_t elements,
+                std::byte* out, Culprits& culprits) {
+  const std::vector<const std::byte*>& data = inputs.data;
+  if (segment.dtype == DType::kInt64) {
+    std::memcpy(out, data[0] + offset, elements * ElementBytes(DType::kInt64));
+    for (size_t i = 1; i < data.size(); ++i) loops.max_int64(out, data[i] + offset, elements);
+    return 0;
+  }
+  const bool trainable = segment.role == Role::kTrainable;
+  const float* const w = trainable ? inputs.gradient_weights.data() : inputs.mean_weights.data();
+  const double squared_norm = loops.weighted_sum(out, data.data(), offset, w, data.size(), elements);
+  if (!std::isfinite(squared_norm)) culprits.SearchBlock(offset, elements);
+  return trainable ? squared_norm : 0;
+}
+
 // By squaring, in plain multiplications: std::pow differs in the last bit between machines, and replicas must not.
 double Power(double base, uint64_t exponent) {
   double power = 1;
@@ -176,6 +212,50 @@ std::vector<std::string> StateNames(const OptimizerOptions& o) {
   return {};
 }
 
+// What one update of a chunk needs to know.
+struct Update {
+  Update(const Loops& chosen, const OptimizerOptions& optimizer, const ApplyOptions& options)
+      : loops(chosen),
+        is_sgd(optimizer.kind == OptimizerKind::kSgd),
+        momentum(MomentumOf(optimizer)),
+        sgd(MakeSgd(optimizer, options)),
+        adam(MakeAdam(optimizer, options)) {}
+
+  // Pointers are to the block.
+  void Run(std::byte* out, Loops::Adam next, Loops::Adam state, const std::byte* p, const std::byte* g,
+           size_t elements) const {
+    if (is_sgd) {
+      loops.sgd(momentum, sgd, out, next.exp_avg, state.exp_avg, p, g, elements);
+    } else {
+      loops.adam(adam, out, next, state, p, g, elements);
+    }
+  }
+
+  const Loops& loops;
+  const bool is_sgd;
+  const SgdMomentum momentum;
+  const SgdCoefficients sgd;
+  const AdamCoefficients adam;
+};
+
+// Both arrays of an optimizer's state from `offset` on; SGD uses the first, or none.
+Loops::Adam At(const Loops::Adam& state, size_t offset) {
+  const auto at = [offset](std::byte* p) { return p == nullptr ? nullptr : p + offset; };
+  return {at(state.exp_avg), at(state.exp_avg_sq)};
+}
+
+// What a thread's block is worked out in before it is streamed to memory.
+struct Scratch {
+  alignas(64) std::byte sum[kBlockElements * 4];
+  alignas(64) std::byte parameters[kBlockElements * 4];
+  alignas(64) std::byte exp_avg[kBlockElements * 4];
+  alignas(64) std::byte exp_avg_sq[kBlockElements * 4];
+};
+Scratch& ThreadScratch() {
+  thread_local Scratch scratch;
+  return scratch;
+}
+
 }  // namespace
 
 struct ShardMath::Impl {
@@ -187,7 +267,16 @@ struct ShardMath::Impl {
         pool(4 * (layout->total_bytes() + layout->size() * kPlacesSpan), std::move(allocator)),
         loops(BestLoops()),
         state_names(StateNames(optimizer)),
-        states(layout->size()) {}
+        states(layout->size()),
+        ahead(layout->size()),
+        streams(layout->total_bytes() >= kStreamFromBytes) {
+    size_t begin = 0;
+    for (const Chunk& chunk : layout->chunks()) {
+      begins.push_back(begin);
+      begin += (chunk.bytes + limits::kChunkAlignment - 1) / limits::kChunkAlignment * limits::kChunkAlignment;
+    }
+    version_bytes = begin;
+  }
 
   const Chunk& ChunkAt(ChunkId id) const {
     EVERSTEP_CHECK(id.value < layout->size(), "chunk outside the layout");
@@ -197,6 +286,9 @@ struct ShardMath::Impl {
   MutableBuffer TakeOutput(size_t bytes, Place place) {
     return PlaceIn(pool.Take(bytes + SpanOf(bytes)), place, bytes);
   }
+  MutableBuffer TakeState(size_t bytes, size_t i) {
+    return PlaceIn(state_pool.Take(bytes + SpanOf(bytes)), StatePlace(i), bytes);
+  }
 
   // A server holds some of the chunks, so state comes into being with a chunk's first update, on the thread that makes
   // it; from then on it stays where it is.
@@ -205,8 +297,7 @@ struct ShardMath::Impl {
     if (!state.empty()) return state;
     const size_t bytes = ChunkAt(id).bytes;
     for (size_t i = 0; i < state_names.size(); ++i) {
-      auto memory =
-          std::make_shared<MutableBuffer>(PlaceIn(MutableBuffer(bytes + SpanOf(bytes)), StatePlace(i), bytes));
+      auto memory = std::make_shared<MutableBuffer>(TakeState(bytes, i));
       Zero(memory->data(), bytes);
       state.push_back({std::move(memory), nullptr});
     }
@@ -219,7 +310,7 @@ struct ShardMath::Impl {
     if (i >= state.size()) return nullptr;
     StateArray& array = state[i];
     if (array.shared()) {
-      auto copy = std::make_shared<MutableBuffer>(TakeOutput(bytes, StatePlace(i)));
+      auto copy = std::make_shared<MutableBuffer>(TakeState(bytes, i));
       if (bytes > 0) std::memcpy(copy->data(), array.data(), bytes);
       array.memory = std::move(copy);
     }
@@ -227,14 +318,25 @@ struct ShardMath::Impl {
     return array.memory->data();
   }
 
+  std::byte* PlaceOf(ChunkId id, MutableBuffer& memory, ptrdiff_t begin) const {
+    return memory.data() + begin + static_cast<ptrdiff_t>(begins[id.value]);
+  }
+  static Place ParametersPlace(uint64_t update) {
+    return update % 2 == 0 ? Place::kParametersEven : Place::kParametersOdd;
+  }
   static Place StatePlace(size_t i) { return i == 0 ? Place::kFirstState : Place::kSecondState; }
 
   const OptimizerOptions optimizer;
   const std::shared_ptr<const ChunkLayout> layout;
-  BufferPool pool;
+  BufferPool pool;        // what others read: sums and parameters
+  BufferPool state_pool;  // what nobody else does
   const Loops& loops;
   const std::vector<std::string> state_names;
-  std::vector<std::vector<StateArray>> states;  // by chunk, then as state_names; empty before the first update
+  std::vector<std::vector<StateArray>> states;    // by chunk, then as state_names; empty before the first update
+  std::vector<std::vector<MutableBuffer>> ahead;  // the same after a SumAndApply that was not adopted yet
+  const bool streams;                             // whether a version is too large for the caches
+  std::vector<size_t> begins;                     // of the chunks, in a version's memory
+  size_t version_bytes = 0;
 };
 
 ShardMath::ShardMath(const OptimizerOptions& optimizer, std::shared_ptr<const ChunkLayout> layout,
@@ -243,66 +345,107 @@ ShardMath::ShardMath(const OptimizerOptions& optimizer, std::shared_ptr<const Ch
 
 ShardMath::~ShardMath() = default;
 
+ShardMath::Version ShardMath::NewVersion(uint64_t update) {
+  MutableBuffer memory = impl_->TakeOutput(impl_->version_bytes, Impl::ParametersPlace(update));
+  return {std::make_shared<MutableBuffer>(std::move(memory)), 0};
+}
+
 ChunkSum ShardMath::Sum(ChunkId id, std::span<const Buffer> contributions, std::span<const double> weights) {
   const Chunk& chunk = impl_->ChunkAt(id);
-  EVERSTEP_CHECK(!contributions.empty() && contributions.size() == weights.size(), "one weight a contribution");
-  std::vector<const std::byte*> inputs;
-  inputs.reserve(contributions.size());
-  for (const Buffer& contribution : contributions) {
-    EVERSTEP_CHECK(contribution.size() == chunk.bytes, "a contribution has the size of its chunk");
-    inputs.push_back(contribution.data());
-  }
-  const std::vector<float> gradient_weights = ToFloats(weights);
-  const std::vector<float> mean_weights = MeanWeights(weights);
-  const Loops& loops = impl_->loops;
+  const Inputs inputs(chunk, contributions, weights);
   MutableBuffer sum = impl_->TakeOutput(chunk.bytes, Place::kSum);
-  Culprits culprits(loops, inputs);
+  Culprits culprits(impl_->loops, inputs.data);
   ChunkSum result;
   ForEachBlock(chunk, sum.data(), [&](const Segment& segment, size_t offset, size_t elements) {
-    std::byte* const out = sum.data() + offset;
-    if (segment.dtype == DType::kInt64) {
-      std::memcpy(out, inputs[0] + offset, elements * ElementBytes(DType::kInt64));
-      for (size_t i = 1; i < inputs.size(); ++i) loops.max_int64(out, inputs[i] + offset, elements);
-      return;
-    }
-    const bool trainable = segment.role == Role::kTrainable;
-    const float* const w = trainable ? gradient_weights.data() : mean_weights.data();
-    const double squared_norm = loops.weighted_sum(out, inputs.data(), offset, w, inputs.size(), elements);
-    if (!std::isfinite(squared_norm)) culprits.SearchBlock(offset, elements);
-    if (trainable) result.squared_norm += squared_norm;
+    result.squared_norm += SumBlock(impl_->loops, inputs, segment, offset, elements, sum.data() + offset, culprits);
   });
   result.sum = std::move(sum).Freeze();
   result.nonfinite = culprits.Positions();
   return result;
 }
 
-Buffer ShardMath::Apply(ChunkId id, const Buffer& parameters, const Buffer& sum, const ApplyOptions& options) {
+Buffer ShardMath::Apply(ChunkId id, const Version& into, const Buffer& parameters, const Buffer& sum,
+                        const ApplyOptions& options) {
   const Chunk& chunk = impl_->ChunkAt(id);
   EVERSTEP_CHECK(parameters.size() == chunk.bytes && sum.size() == chunk.bytes,
                  "parameters and sum have the size of their chunk");
-  const bool sgd = impl_->optimizer.kind == OptimizerKind::kSgd;
-  const SgdMomentum momentum = MomentumOf(impl_->optimizer);
-  const SgdCoefficients sgd_coefficients = MakeSgd(impl_->optimizer, options);
-  const AdamCoefficients adam_coefficients = MakeAdam(impl_->optimizer, options);
-  const Loops& loops = impl_->loops;
-  std::vector<StateArray>& state = impl_->StateOf(id);
-  std::byte* const first = impl_->Writable(state, 0, chunk.bytes);
-  std::byte* const second = impl_->Writable(state, 1, chunk.bytes);
-  const Place place = options.update % 2 == 0 ? Place::kParametersEven : Place::kParametersOdd;
-  MutableBuffer next = impl_->TakeOutput(chunk.bytes, place);
-  ForEachBlock(chunk, next.data(), [&](const Segment& segment, size_t offset, size_t elements) {
-    std::byte* const out = next.data() + offset;
-    const std::byte* const p = parameters.data() + offset;
-    const std::byte* const g = sum.data() + offset;
+  const Update update(impl_->loops, impl_->optimizer, options);
+  impl_->ahead[id.value].clear();
+  std::vector<StateArray>& arrays = impl_->StateOf(id);
+  const Loops::Adam state{impl_->Writable(arrays, 0, chunk.bytes), impl_->Writable(arrays, 1, chunk.bytes)};
+  std::byte* const next = impl_->PlaceOf(id, *into.memory_, into.begin_);
+  ForEachBlock(chunk, next, [&](const Segment& segment, size_t offset, size_t elements) {
     if (segment.role == Role::kBuffer) {
-      std::memcpy(out, g, elements * ElementBytes(segment.dtype));
-    } else if (sgd) {
-      loops.sgd(momentum, sgd_coefficients, out, first == nullptr ? nullptr : first + offset, p, g, elements);
+      std::memcpy(next + offset, sum.data() + offset, elements * ElementBytes(segment.dtype));
     } else {
-      loops.adam(adam_coefficients, out, first + offset, second + offset, p, g, elements);
+      update.Run(next + offset, At(state, offset), At(state, offset), parameters.data() + offset, sum.data() + offset,
+                 elements);
     }
   });
-  return std::move(next).Freeze();
+  return {into.memory_, next, chunk.bytes};
+}
+
+Buffer ShardMath::Apply(ChunkId id, const Buffer& parameters, const Buffer& sum, const ApplyOptions& options) {
+  MutableBuffer memory = impl_->TakeOutput(impl_->ChunkAt(id).bytes, Impl::ParametersPlace(options.update));
+  const Version alone(std::make_shared<MutableBuffer>(std::move(memory)),
+                      -static_cast<ptrdiff_t>(impl_->begins[id.value]));
+  return Apply(id, alone, parameters, sum, options);
+}
+
+ChunkUpdate ShardMath::SumAndApply(ChunkId id, const Version& into, const Buffer& parameters,
+                                   std::span<const Buffer> contributions, std::span<const double> weights,
+                                   const ApplyOptions& options) {
+  const Chunk& chunk = impl_->ChunkAt(id);
+  EVERSTEP_CHECK(parameters.size() == chunk.bytes, "parameters have the size of their chunk");
+  const Inputs inputs(chunk, contributions, weights);
+  const Loops& loops = impl_->loops;
+  const Update update(loops, impl_->optimizer, options);
+  Culprits culprits(loops, inputs.data);
+  const std::vector<StateArray>& arrays = impl_->StateOf(id);
+  const auto array = [&](size_t i) { return i < arrays.size() ? arrays[i].memory->data() : nullptr; };
+  const Loops::Adam state{array(0), array(1)};
+  std::vector<MutableBuffer>& ahead = impl_->ahead[id.value];
+  ahead.clear();
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    ahead.push_back(impl_->TakeState(chunk.bytes, i));
+    ForEachBlock(chunk, ahead[i].data(), [](const Segment&, size_t, size_t) {});  // padding
+  }
+  const auto next_array = [&](size_t i) { return i < ahead.size() ? ahead[i].data() : nullptr; };
+  const Loops::Adam next{next_array(0), next_array(1)};
+  std::byte* const out = impl_->PlaceOf(id, *into.memory_, into.begin_);
+  Scratch& scratch = ThreadScratch();
+  ChunkUpdate result;
+  ForEachBlock(chunk, out, [&](const Segment& segment, size_t offset, size_t elements) {
+    const size_t bytes = elements * ElementBytes(segment.dtype);
+    if (segment.role == Role::kBuffer) {
+      (void)SumBlock(loops, inputs, segment, offset, elements, out + offset, culprits);
+      for (MutableBuffer& unused : ahead) Zero(unused.data() + offset, bytes);
+      return;
+    }
+    result.squared_norm += SumBlock(loops, inputs, segment, offset, elements, scratch.sum, culprits);
+    if (!impl_->streams) {
+      return update.Run(out + offset, At(next, offset), At(state, offset), parameters.data() + offset, scratch.sum,
+                        elements);
+    }
+    update.Run(scratch.parameters, {scratch.exp_avg, scratch.exp_avg_sq}, At(state, offset),
+               parameters.data() + offset, scratch.sum, elements);
+    loops.stream(out + offset, scratch.parameters, bytes);
+    if (next.exp_avg != nullptr) loops.stream(next.exp_avg + offset, scratch.exp_avg, bytes);
+    if (next.exp_avg_sq != nullptr) loops.stream(next.exp_avg_sq + offset, scratch.exp_avg_sq, bytes);
+  });
+  if (impl_->streams) loops.fence();
+  result.parameters = Buffer(into.memory_, out, chunk.bytes);
+  result.nonfinite = culprits.Positions();
+  return result;
+}
+
+void ShardMath::Adopt(ChunkId id) {
+  std::vector<MutableBuffer>& ahead = impl_->ahead[id.value];
+  std::vector<StateArray>& state = impl_->states[id.value];
+  EVERSTEP_CHECK(ahead.size() == state.size(), "nothing was worked out ahead");
+  for (size_t i = 0; i < ahead.size(); ++i)
+    state[i] = {std::make_shared<MutableBuffer>(std::move(ahead[i])), nullptr};
+  ahead.clear();
 }
 
 std::map<std::string, Buffer> ShardMath::ExportState(ChunkId id) const {
@@ -358,6 +501,7 @@ Status ShardMath::ImportState(ChunkId id, const std::map<std::string, Buffer>& s
     }
   }
   std::vector<StateArray>& arrays = impl_->StateOf(id);
+  impl_->ahead[id.value].clear();
   for (size_t i = 0; i < names.size(); ++i)
     std::memcpy(impl_->Writable(arrays, i, bytes), state.at(names[i]).data(), bytes);
   return Status::Ok();

@@ -45,6 +45,13 @@ struct ChunkSum {
   std::vector<uint32_t> nonfinite;
 };
 
+// The same together with the update that it leads to (SumAndApply).
+struct ChunkUpdate {
+  Buffer parameters;  // new ones; with `nonfinite` meaningless, like the norm
+  double squared_norm = 0;
+  std::vector<uint32_t> nonfinite;
+};
+
 struct ApplyOptions {
   double learning_rate = 0;  // of this step, schedule included
   double scale = 1;          // the clip scale, multiplies the trainable part of the sum
@@ -66,10 +73,35 @@ class ShardMath {
   // buffers), as many weights as contributions.
   ChunkSum Sum(ChunkId chunk, std::span<const Buffer> contributions, std::span<const double> weights);
 
+  // Memory for the parameters of one version: all chunks of the model end to end, so that a tensor which was cut into
+  // chunks lies in one piece. Chunks that are not written cost nothing. Any number of threads may write different chunks.
+  class Version {
+   public:
+    Version(std::shared_ptr<MutableBuffer> memory, ptrdiff_t begin) : memory_(std::move(memory)), begin_(begin) {}
+
+   private:
+    friend class ShardMath;
+    const std::shared_ptr<MutableBuffer> memory_;
+    const ptrdiff_t begin_;  // of the first chunk
+  };
+  // `update` as in ApplyOptions.
+  Version NewVersion(uint64_t update);
+
   // One optimizer update: reads `parameters` and `sum`, updates the state of the chunk in place (in a copy, when it is
-  // shared), returns the new parameters in a pooled buffer (`parameters` itself stays as it is: readers may hold it).
+  // shared), returns the new parameters, in `into` (`parameters` itself stays as it is: readers may hold it).
   // fp32 and int64 buffers are taken from `sum` as they are. Not idempotent: the caller applies each update once.
+  Buffer Apply(ChunkId chunk, const Version& into, const Buffer& parameters, const Buffer& sum,
+               const ApplyOptions& options);
+  // The same into memory of the chunk's own.
   Buffer Apply(ChunkId chunk, const Buffer& parameters, const Buffer& sum, const ApplyOptions& options);
+
+  // Sum and Apply in one pass over memory, bit-equal to the two. The chunk's optimizer state stays as it is; the new one
+  // waits beside it until Adopt makes it the state, or is forgotten with the next SumAndApply, Apply or ImportState.
+  ChunkUpdate SumAndApply(ChunkId chunk, const Version& into, const Buffer& parameters,
+                          std::span<const Buffer> contributions, std::span<const double> weights,
+                          const ApplyOptions& options);
+  // REQUIRES: SumAndApply was the last update of the chunk, and found only finite values.
+  void Adopt(ChunkId chunk);
 
   // The optimizer state of a chunk as named arrays of the chunk's size ("momentum"; "exp_avg", "exp_avg_sq"; none for
   // SGD without momentum), zero where no update has happened. Copies: for checkpoints, catching up and tests.

@@ -252,6 +252,58 @@ TEST(State, AfterImportUpdatesAreBitEqual) {
   }
 }
 
+// One pass gives the bits of two, leaves the state alone until it is adopted, and forgets what is not: in a model that
+// fits the caches and in one that is streamed past them.
+TEST(SumAndApply, EqualsSumThenApply) {
+  const uint64_t seed = test::Seed();
+  EVERSTEP_SEEDED(seed);
+  Random random(seed);
+  const auto small = MixedModel(4096);
+  const auto large = OneTensor((40 << 20) / 4 + 77);
+  for (const Named& optimizer : Optimizers()) {
+    SCOPED_TRACE(optimizer.name);
+    for (const auto& layout : {small, large}) {
+      if (layout == large && random.Chance(0.5)) continue;
+      ShardMath one(optimizer.options, layout);
+      ShardMath two(optimizer.options, layout);
+      const ChunkId id{static_cast<uint32_t>(random.Below(layout->size()))};
+      const Chunk& chunk = layout->chunk(id);
+      Buffer parameters = At(RandomPayload(chunk, &random), 0);
+      for (uint64_t step = 1; step <= 4; ++step) {
+        std::vector<Buffer> contributions;
+        for (uint64_t i = 0; i < step; ++i) contributions.push_back(At(RandomPayload(chunk, &random), 8 * i));
+        const std::vector<double> weights(step, 1.0 / static_cast<double>(step));
+        ApplyOptions options = OptionsOf(step);
+        options.scale = 1;
+        const ChunkSum sum = two.Sum(id, contributions, weights);
+        const Buffer want = two.Apply(id, parameters, sum.sum, options);
+        for (const bool adopted : {false, true}) {
+          const ChunkUpdate got =
+              one.SumAndApply(id, one.NewVersion(step), parameters, contributions, weights, options);
+          EXPECT_EQ(Difference(got.parameters, want), "") << step;
+          EXPECT_EQ(got.squared_norm, sum.squared_norm);
+          EXPECT_THAT(got.nonfinite, IsEmpty());
+          if (adopted) one.Adopt(id);
+        }
+        for (const auto& [name, array] : two.ExportState(id))
+          EXPECT_EQ(Difference(one.ExportState(id).at(name), array), "") << name << " after step " << step;
+        parameters = want;
+      }
+    }
+  }
+}
+
+TEST(SumAndApply, NamesWhoIsNotFinite) {
+  const auto layout = OneTensor(5000);
+  Bytes poisoned(20000);
+  Store(&poisoned, 4096, std::numeric_limits<float>::quiet_NaN());
+  const std::vector<Buffer> contributions{At(Bytes(20000), 0), At(poisoned, 0)};
+  ShardMath math({}, layout);
+  const ChunkUpdate update =
+      math.SumAndApply({0}, math.NewVersion(1), contributions[0], contributions, std::vector<double>{0.5, 0.5}, {});
+  EXPECT_THAT(update.nonfinite, ElementsAre(1u));
+}
+
 // A checkpoint that is still being written keeps what it was given, and the training does not notice it.
 TEST(State, WhatIsSharedStaysAsItIsAndUpdatesAreBitEqual) {
   const auto layout = MixedModel(1 << 20);
@@ -324,10 +376,10 @@ TEST(Loops, BothInstructionSetsGiveTheSameBitsForUpdates) {
       Bytes out(elements * 4), m = first, v = second;
       if (adam) {
         const AdamCoefficients c{0.7f, decay, 0.99f, 0.9f, 0.1f, 0.999f, 0.001f, 0.3f, 1e-8f, -0.01f};
-        loops.adam(c, out.data(), m.data(), v.data(), p.data(), g.data(), elements);
+        loops.adam(c, out.data(), {m.data(), v.data()}, {m.data(), v.data()}, p.data(), g.data(), elements);
       } else {
         const SgdCoefficients c{0.7f, decay, 0.9f, 0.8f, 0.9f, -0.1f};
-        loops.sgd(momentum, c, out.data(), m.data(), p.data(), g.data(), elements);
+        loops.sgd(momentum, c, out.data(), m.data(), m.data(), p.data(), g.data(), elements);
       }
       out.insert(out.end(), m.begin(), m.end());
       out.insert(out.end(), v.begin(), v.end());
