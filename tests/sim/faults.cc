@@ -23,7 +23,7 @@ Faults::Faults(Cluster& cluster)
 }
 
 void Faults::Start() {
-  if (cluster_.scenario().story == Story::kLossy) cluster_.checkers().members().DisturbAll(Time::Never());
+  if (cluster_.scenario().lossy) cluster_.checkers().members().DisturbAll(Time::Never());
   if (cluster_.scenario().faults.every > Duration{0}) ScheduleNext();
 }
 
@@ -98,7 +98,7 @@ void Faults::Heal() {
   for (Node* node : all) node->Resume();
   cluster_.record().Calm();
   cluster_.KeepEnoughWorkers();
-  if (scenario.story == Story::kLossy) cluster_.checkers().members().CalmFrom(world_.now() + cluster_.job().timeout);
+  if (scenario.lossy) cluster_.checkers().members().CalmFrom(world_.now() + cluster_.job().timeout);
 }
 
 // ---- Workers ----

@@ -180,6 +180,7 @@ Scenario MakeScenario(uint64_t seed) {
   }
   ChooseFaults(r, &s);
   if (s.story == Story::kLossy || (s.story == Story::kReplicas && r.Chance(0.3))) {
+    s.lossy = true;
     s.network.drop = OneOf(r, {0.0, 0.002, 0.02});
     s.network.duplicate = OneOf(r, {0.01, 0.05, 0.1});
     s.network.reorder = OneOf(r, {0.0, 0.02, 0.2});

@@ -56,6 +56,7 @@ struct Scenario {
   uint64_t dataset_size = 0;
   size_t workers = 1;  // at the start
   Network network;
+  bool lossy = false;  // messages get lost, doubled, late and out of order
   FaultMix faults;
   Duration fault_phase{0};
   Duration compute_min{0};  // of one contribution
