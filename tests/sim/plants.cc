@@ -38,6 +38,12 @@ constexpr Plant kPlants[] = {
     {"fail-out-of-office", "P6", "a coordinator that lost the record ends the job"},
     {"late-duplicate", "P7", "a contribution that comes once more after its step is staged again"},
     {"trust-the-sender", "P8", "a server takes chunks of any size"},
+    {"prepared-early", "P1", "a server is prepared although sums of chunks that it backs up are missing (trace T5)"},
+    {"old-sums", "P1", "a backup takes sums of other seals of the step (traces T3, T7)"},
+    {"copy-without-state", "P1", "a server that is given a chunk does not take over its optimizer's state"},
+    {"keep-departed", "P7", "samples of contributions that a lost server makes incomplete are never lent again"},
+    {"forget-the-receiver", "P7", "a server that dies while the map with it is being written is forgotten"},
+    {"believe-in-copies", "P7", "a server is given up for a copy on one that nobody has heard of"},
     {"equal-weights", "P5", "contributions count the same, however many samples they are made of"},
 };
 
