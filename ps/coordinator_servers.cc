@@ -118,7 +118,8 @@ void Coordinator::ExpireServers(Time now) {
   // Only when somebody who is here, not only believed to be, has a copy of each of their chunks.
   std::set<ServerId> absent = dead;
   for (const Server& server : servers_) {
-    if (InMap(server) && server.peer == PeerId{} && !EVERSTEP_PLANTED("believe-in-copies")) absent.insert(server.id);
+    const bool here = server.peer != PeerId{} && now - server.last_seen <= options_.spec.retransmit();
+    if (InMap(server) && !here && !EVERSTEP_PLANTED("believe-in-copies")) absent.insert(server.id);
   }
   if (!dead.empty() && WithoutServers(*map_, absent)) return RemoveServers(now, dead, "lost");
   if (state_ == State::kFinished) return;

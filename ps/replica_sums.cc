@@ -108,7 +108,8 @@ void Replica::TakeEarlySums() {
   if (EVERSTEP_PLANTED("old-sums") && !early_.empty()) it = early_.begin();
   if (it == early_.end()) return;
   for (auto& [chunk, early] : std::exchange(it->second, {})) {
-    if ((early.digest != gathering_->seal.digest && !EVERSTEP_PLANTED("old-sums")) || !map_->Holds(id_, chunk)) continue;
+    if ((early.digest != gathering_->seal.digest && !EVERSTEP_PLANTED("old-sums")) || !map_->Holds(id_, chunk))
+      continue;
     const ServerEntry& primary = map_->primary(chunk);
     if (primary.id == id_ || primary.id != early.server || primary.incarnation != early.incarnation) continue;
     gathering_->sums.emplace(chunk, std::move(early.sum));
@@ -120,8 +121,8 @@ void Replica::MaybePrepared(Time) {
   if (!gathering_ || gathering_->seal.id.step != version_) return;
   if (gathering_->sums.size() < held_chunks_.size()) {
     if (EVERSTEP_PLANTED("prepared-early")) {
-      Send(coordinator_, Prepared{id_, options_.incarnation, gathering_->seal.id, gathering_->seal.digest,
-                                  NormsOf(*gathering_)});
+      Send(coordinator_,
+           Prepared{id_, options_.incarnation, gathering_->seal.id, gathering_->seal.digest, NormsOf(*gathering_)});
     }
     return;
   }
