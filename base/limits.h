@@ -48,6 +48,12 @@ inline constexpr size_t kMaxDataFileBytes = size_t{4} << 30;
 inline constexpr size_t kMaxDataFiles = 1u << 16;
 inline constexpr size_t kMaxDataDimensions = 8;
 
+// Checkpoints.
+inline constexpr size_t kMaxSafetensorsHeaderBytes = 100'000'000;  // the format's own bound
+inline constexpr size_t kMaxManifestBytes = size_t{256} << 20;
+inline constexpr size_t kMaxCheckpointFiles = 1u << 20;    // in one folder
+inline constexpr size_t kCheckpointSliceBytes = 4u << 20;  // what the background writer hands over at once
+
 // Text from outside (names, messages), in bytes.
 inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr size_t kMaxTextBytes = 1u << 20;

@@ -19,6 +19,8 @@ void AddDrainCommand(CLI::App& app, Command* chosen);
 void AddStatusCommand(CLI::App& app, Command* chosen);
 void AddAuditCommand(CLI::App& app, Command* chosen);
 void AddDemoCommand(CLI::App& app, Command* chosen);
+void AddCheckpointsCommand(CLI::App& app, Command* chosen);
+void AddExportCommand(CLI::App& app, Command* chosen);
 void AddVersionCommand(CLI::App& app, Command* chosen);
 
 // Says it on standard error, in one line, and returns the exit code.

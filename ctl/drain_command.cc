@@ -10,6 +10,7 @@
 #include "ctl/commands.h"
 #include "ctl/json.h"
 #include "ctl/status_client.h"
+#include "discovery/find_job.h"
 
 namespace everstep::ctl {
 namespace {
@@ -20,9 +21,10 @@ struct Options {
   double timeout_s = 60;
 };
 
-int Run(const Options& options) {
+int Run(Options options) {
   constexpr Duration kPatience = std::chrono::seconds(3);
   constexpr Duration kBetween = std::chrono::milliseconds(200);
+  if (Status found = ResolveServers(&options.servers, kPatience); !found.ok()) return Complain(found);
   StatusClient client(options.servers);
   if (Status agreed = client.Drain(options.server, kPatience); !agreed.ok()) return Complain(agreed);
   std::printf("%s is draining\n", options.server.c_str());
@@ -57,8 +59,9 @@ void AddDrainCommand(CLI::App& app, Command* chosen) {
   auto options = std::make_shared<Options>();
   command->add_option("server", options->server, "Its name, as everstep status shows it")->required();
   command
-      ->add_option("--servers", options->servers,
-                   "Addresses of the job's servers, comma-separated, e.g. tcp://127.0.0.1:7070")
+      ->add_option(
+          "--servers", options->servers,
+          "Addresses of the job's servers, comma-separated, e.g. tcp://127.0.0.1:7070, or etcd://HOST:PORT/JOB")
       ->delimiter(',')
       ->required();
   command->add_option("--timeout-s", options->timeout_s, "How long to wait until it is empty")

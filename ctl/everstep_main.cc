@@ -33,6 +33,8 @@ int Run(int argc, char** argv) {
       "  everstep status --servers tcp://127.0.0.1:7070 --watch\n"
       "  everstep drain ps1 --servers tcp://127.0.0.1:7070\n"
       "  everstep audit records.jsonl\n"
+      "  everstep checkpoints FOLDER --verify\n"
+      "  everstep export FOLDER -o model.safetensors\n"
       "everstep COMMAND --help explains a command.");
   app.require_subcommand(1);
   Command chosen;
@@ -40,6 +42,8 @@ int Run(int argc, char** argv) {
   AddStatusCommand(app, &chosen);
   AddDrainCommand(app, &chosen);
   AddAuditCommand(app, &chosen);
+  AddCheckpointsCommand(app, &chosen);
+  AddExportCommand(app, &chosen);
   AddVersionCommand(app, &chosen);
   try {
     app.parse(argc, argv);

@@ -11,6 +11,7 @@
 #include "ctl/json.h"
 #include "ctl/status_client.h"
 #include "ctl/status_table.h"
+#include "discovery/find_job.h"
 
 namespace everstep::ctl {
 namespace {
@@ -27,9 +28,10 @@ bool Ended(const json& status) {
   return state == "finished" || state == "failed";
 }
 
-int Run(const Options& options) {
-  StatusClient client(options.servers);
+int Run(Options options) {
   const auto patience = Duration(static_cast<int64_t>(options.timeout_s * 1e9));
+  if (Status found = ResolveServers(&options.servers, patience); !found.ok()) return Complain(found);
+  StatusClient client(options.servers);
   const bool redraw = options.watch && !options.json && isatty(STDOUT_FILENO);
   for (bool first = true;; first = false) {
     const Result<std::string> answer = client.Ask(patience);
@@ -60,8 +62,9 @@ void AddStatusCommand(CLI::App& app, Command* chosen) {
   CLI::App* command = app.add_subcommand("status", "How a job is doing: steps, workers, servers, samples, events");
   auto options = std::make_shared<Options>();
   command
-      ->add_option("--servers", options->servers,
-                   "Addresses of the job's servers, comma-separated, e.g. tcp://127.0.0.1:7070")
+      ->add_option(
+          "--servers", options->servers,
+          "Addresses of the job's servers, comma-separated, e.g. tcp://127.0.0.1:7070, or etcd://HOST:PORT/JOB")
       ->delimiter(',')
       ->required();
   command->add_flag("--json", options->json, "The server's answer as it is (docs/reports.md)");

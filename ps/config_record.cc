@@ -1,5 +1,7 @@
 #include "ps/config_record.h"
 
+#include <filesystem>
+
 #include "base/file.h"
 #include "base/limits.h"
 #include "schema/codec.h"
@@ -26,28 +28,16 @@ class MemoryRecord : public ConfigRecord {
     return Status::Ok();
   }
 
+  Status Clear() override {
+    std::lock_guard lock(mutex_);
+    record_.reset();
+    return Status::Ok();
+  }
+
  private:
   std::mutex mutex_;
   std::optional<Configuration> record_;
 };
-
-// The file holds two messages of the wire format, length before each: a Promise with map and spec (the ballot is its
-// envelope's), and a Hello with holder and dataset size. So the record is verified like anything else from outside.
-std::string Serialize(const Configuration& c) {
-  Hello holder;
-  holder.role = PeerRole::kServer;
-  holder.incarnation = c.holder;
-  holder.address = c.holder_address;
-  holder.dataset_size = c.dataset_size;
-  std::string text;
-  for (const Body& body : {Body(Promise{c.map, c.spec}), Body(holder)}) {
-    const Buffer bytes = Encode({c.job, c.ballot, body});
-    const auto size = static_cast<uint64_t>(bytes.size());
-    text.append(reinterpret_cast<const char*>(&size), sizeof size);
-    text.append(bytes.text());
-  }
-  return text;
-}
 
 Result<Envelope> TakeMessage(std::string_view* text) {
   uint64_t size = 0;
@@ -58,18 +48,6 @@ Result<Envelope> TakeMessage(std::string_view* text) {
   const Buffer bytes = Buffer::Copy(text->substr(0, size));
   text->remove_prefix(size);
   return Decode(bytes);
-}
-
-Result<Configuration> Parse(std::string_view text) {
-  EVERSTEP_ASSIGN(const Envelope first, TakeMessage(&text));
-  EVERSTEP_ASSIGN(const Envelope second, TakeMessage(&text));
-  const auto* promise = std::get_if<Promise>(&first.body);
-  const auto* holder = std::get_if<Hello>(&second.body);
-  if (promise == nullptr || holder == nullptr || !text.empty())
-    return Status(Code::kCorrupt, "it is not a configuration record");
-  EVERSTEP_RETURN_IF_ERROR(Validate(promise->spec, promise->map.chunk_bytes));
-  return Configuration{first.ballot, first.job,     holder->incarnation, holder->address,
-                       promise->map, promise->spec, holder->dataset_size};
 }
 
 class FileRecord : public ConfigRecord {
@@ -92,12 +70,20 @@ class FileRecord : public ConfigRecord {
     return WriteFileDurably(path_, Serialize(next));
   }
 
+  Status Clear() override {
+    EVERSTEP_ASSIGN(const FileLock lock, FileLock::Acquire(lock_path_, true));
+    std::error_code error;
+    std::filesystem::remove(path_, error);
+    if (error) return {Code::kUnavailable, "cannot remove " + path_ + ": " + error.message()};
+    return Status::Ok();
+  }
+
  private:
   Result<std::optional<Configuration>> ReadLocked() {
     const Result<std::string> text = ReadFile(path_);
     if (text.status().code() == Code::kNotFound) return std::optional<Configuration>();
     if (!text.ok()) return text.status();
-    const Result<Configuration> parsed = Parse(*text);
+    const Result<Configuration> parsed = ParseConfiguration(*text);
     if (!parsed.ok()) return parsed.status().With("the configuration record " + path_ + " cannot be read");
     return std::optional<Configuration>(*parsed);
   }
@@ -107,6 +93,36 @@ class FileRecord : public ConfigRecord {
 };
 
 }  // namespace
+
+// Two messages of the wire format, length before each: a Promise with map and spec (the ballot is its
+// envelope's), and a Hello with holder and dataset size. So the record is verified like anything else from outside.
+std::string Serialize(const Configuration& c) {
+  Hello holder;
+  holder.role = PeerRole::kServer;
+  holder.incarnation = c.holder;
+  holder.address = c.holder_address;
+  holder.dataset_size = c.dataset_size;
+  std::string text;
+  for (const Body& body : {Body(Promise{c.map, c.spec}), Body(holder)}) {
+    const Buffer bytes = Encode({c.job, c.ballot, body});
+    const auto size = static_cast<uint64_t>(bytes.size());
+    text.append(reinterpret_cast<const char*>(&size), sizeof size);
+    text.append(bytes.text());
+  }
+  return text;
+}
+
+Result<Configuration> ParseConfiguration(std::string_view text) {
+  EVERSTEP_ASSIGN(const Envelope first, TakeMessage(&text));
+  EVERSTEP_ASSIGN(const Envelope second, TakeMessage(&text));
+  const auto* promise = std::get_if<Promise>(&first.body);
+  const auto* holder = std::get_if<Hello>(&second.body);
+  if (promise == nullptr || holder == nullptr || !text.empty())
+    return Status(Code::kCorrupt, "it is not a configuration record");
+  EVERSTEP_RETURN_IF_ERROR(Validate(promise->spec, promise->map.chunk_bytes));
+  return Configuration{first.ballot, first.job,     holder->incarnation, holder->address,
+                       promise->map, promise->spec, holder->dataset_size};
+}
 
 std::unique_ptr<ConfigRecord> MakeMemoryRecord() { return std::make_unique<MemoryRecord>(); }
 

@@ -1,8 +1,9 @@
 // The configuration record: who coordinates and which map is in force, changed by compare-and-swap alone (rule R1).
 //
 // One interface, several stores: MemoryRecord (one process; a job whose coordinator's death is its end), FileRecord (a
-// locked, fsynced file in a state folder: any server of this machine can take office through it). The conformance suite
-// is tests/conformance/config_record_conformance.h. Calls may block for as long as a disk does; drivers keep them off
+// locked, fsynced file in a state folder: any server of this machine can take office through it), EtcdRecord
+// (ps/etcd_record.h: any server that reaches etcd). The conformance suite is
+// tests/conformance/config_record_conformance.h. Calls may block for as long as a disk does; drivers keep them off
 // their loop. Thread-safe.
 #pragma once
 
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "schema/messages.h"
@@ -28,6 +30,11 @@ struct Configuration {
   friend bool operator==(const Configuration&, const Configuration&) = default;
 };
 
+// The record as bytes for a store. ParseConfiguration() verifies them like anything else from outside: kCorrupt says
+// what is wrong.
+std::string Serialize(const Configuration& configuration);
+Result<Configuration> ParseConfiguration(std::string_view bytes);
+
 class ConfigRecord {
  public:
   virtual ~ConfigRecord() = default;
@@ -39,6 +46,9 @@ class ConfigRecord {
   // the message when somebody else was first; any other error means that it is unknown whether it was written.
   // REQUIRES: next.ballot > expected.
   virtual Status CompareAndSwap(Ballot expected, const Configuration& next) = 0;
+
+  // Forgets the record, readable or not: an operator who wants a fresh start has said so.
+  virtual Status Clear() = 0;
 };
 
 std::unique_ptr<ConfigRecord> MakeMemoryRecord();

@@ -48,6 +48,8 @@ Coordinator::Coordinator(Time now, Options options)
     }
     ledger_.emplace(dataset_size_, options_.spec.epochs);
     NewBallot(now, "this server takes office");
+  } else if (options_.resume) {
+    BeginResume();
   }
   Reschedule();
 }
@@ -81,6 +83,7 @@ void Coordinator::OnMessage(Time now, PeerId from, const Envelope& envelope) {
   if (const auto* m = std::get_if<Applied>(&envelope.body)) Handle(now, from, *m);
   if (const auto* m = std::get_if<Copied>(&envelope.body)) Handle(now, from, *m);
   if (const auto* m = std::get_if<StaleBallot>(&envelope.body)) Handle(now, from, *m);
+  if (const auto* m = std::get_if<SnapshotDone>(&envelope.body)) Handle(now, from, *m);
   Advance(now);
   Reschedule();
 }
@@ -107,6 +110,7 @@ void Coordinator::OnTick(Time now) {
   ExpireServers(now);
   ExpireMove(now);
   ExpireMembers(now);
+  CheckSaving(now);
   if (now >= settle_at_) Settle(now);
   if (now >= next_retransmit_) {
     Retransmit();
@@ -135,6 +139,12 @@ void Coordinator::Retransmit() {
   if (confirming_) {
     for (ServerId id : confirming_->waiting) {
       if (Server* server = FindServer(id)) Send(server->peer, confirming_->commit);
+    }
+  }
+  if (saving_) {
+    for (const auto& [id, part] : saving_->parts) {
+      Server* const server = FindServer(id);
+      if (!part && server != nullptr) Send(server->peer, saving_->snapshot);
     }
   }
   if (sealed_) {
@@ -236,6 +246,7 @@ std::vector<Coordinator::ServerInfo> Coordinator::Servers() const {
 bool Coordinator::Done(Time now) const {
   if (state_ == State::kDeposed) return true;
   if (state_ != State::kFinished && state_ != State::kFailed) return false;
+  if (saving_) return false;  // its own deadline ends it
   // Latecomers get a clear answer for a while; members may take as long as they need to fetch the result and evaluate.
   const Duration since = now - ended_at_;
   if (members_.size() == 0) return since >= std::min<Duration>(options_.spec.linger(), std::chrono::seconds(2));

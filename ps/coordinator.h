@@ -4,7 +4,8 @@
 //
 // Where things are: coordinator.cc (dispatch, timers), coordinator_members.cc (workers: join, lease, leave,
 // fence), coordinator_servers.cc (servers: join, loss, drain), coordinator_move.cc (chunks that move between servers),
-// coordinator_ballot.cc (configuration, promises, recovery), coordinator_step.cc (grants, seals, commits, the end).
+// coordinator_ballot.cc (configuration, promises, recovery), coordinator_step.cc (grants, seals, commits, the end),
+// coordinator_checkpoint.cc (saving, resuming).
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,8 @@ namespace everstep {
 
 // What the coordinator did, for operators and reports. Kinds: server-joined, server-lost, server-draining,
 // server-drained, replica-diverged, moved, worker-joined, worker-ready, worker-left, worker-lost, worker-fenced,
-// worker-refused, contribution-refused, paused, resumed, ballot, finished, failed.
+// worker-refused, contribution-refused, paused, resumed, ballot, recovered, checkpoint, checkpoint-failed, restored,
+// finished, failed.
 struct Event {
   Time at;
   std::string kind;
@@ -49,6 +51,26 @@ struct CommitRecord {
   std::vector<std::string> names;         // of the contributors, "" when unknown
 };
 
+// What a job goes on from when the memory of its servers is gone: a checkpoint (ps/resume.h finds it).
+struct ResumePoint {
+  RestoreFrom from;
+  ParameterSpec parameters;
+  uint64_t dataset_size = 0;
+  Ballot recorded;  // of the configuration record as it is now; 0: there is none
+  Ballot above;     // no ballot of the earlier life was higher
+};
+
+// A committed version, durable on every server: what its manifest says (checkpoint/manifest.h) besides the settings.
+struct CheckpointWork {
+  std::string label;
+  Ballot ballot;
+  Seal seal;
+  double scale = 1;
+  ParameterSpec parameters;
+  uint64_t dataset_size = 0;
+  std::vector<SnapshotDone> parts;
+};
+
 class Coordinator {
  public:
   struct Options {
@@ -59,6 +81,11 @@ class Coordinator {
     // The record found at start: recover the job that it describes. Servers known to be dead may be left out of its
     // map.
     std::optional<Configuration> found;
+    // Checkpoints are taken after each so many steps, and of the last version; 0: only of the last; none: never.
+    std::optional<uint64_t> checkpoint_every = {};
+    std::optional<ResumePoint> resume = {};
+    // Initial values come from a file with these tensors, not from the first worker.
+    std::optional<std::vector<TensorSpec>> initial = {};
   };
 
   enum class State : uint8_t {
@@ -79,6 +106,8 @@ class Coordinator {
   void OnClosed(Time now, PeerId peer);
   // The answer to TakeProposal(): Ok, kStale (somebody else was first), or unknown (it is tried again).
   void OnConfigured(Time now, const Status& outcome);
+  // The manifest of the checkpoint under way is durable, or why not.
+  void OnCheckpoint(Time now, const Status& outcome);
   void OnTick(Time now);
   Time NextDeadline() const { return next_tick_; }
   // The operator wants the job to end now, without its remaining steps.
@@ -90,6 +119,8 @@ class Coordinator {
     Configuration next;
   };
   std::optional<Proposal> TakeProposal() { return std::exchange(proposal_, {}); }
+  // Manifests to be written; the answer is OnCheckpoint.
+  std::optional<CheckpointWork> TakeCheckpoint() { return std::exchange(checkpoint_, {}); }
   std::vector<CommitRecord> TakeCommits() { return std::exchange(commits_, {}); }
   std::vector<Event> TakeEvents() { return std::exchange(events_, {}); }
   std::vector<PeerId> TakeClosings() { return std::exchange(closings_, {}); }
@@ -129,6 +160,8 @@ class Coordinator {
     uint64_t losses = 0;    // by closed link, silence or lack of progress
     uint64_t refusals = 0;  // hellos
     uint64_t ballots = 0;
+    uint64_t checkpoints = 0;         // complete
+    uint64_t failed_checkpoints = 0;  // given up; the job went on
     uint64_t server_losses = 0;
     uint64_t moved_chunks = 0;
     uint64_t moved_bytes = 0;  // of parameters; optimizer state comes on top
@@ -163,6 +196,15 @@ class Coordinator {
     Time at;
     std::map<ServerId, Prepared> prepared;
     std::map<ChunkId, double> norms;
+  };
+  // A checkpoint under way: every server writes what it is primary of, then the manifest is written.
+  struct Saving {
+    Snapshot snapshot;
+    Seal seal;
+    double scale = 1;
+    std::map<ServerId, std::optional<SnapshotDone>> parts;
+    bool sealing = false;  // all parts are there; the manifest is being written
+    Time began;
   };
   // Chunks on their way to new holders.
   struct Moving {
@@ -250,6 +292,16 @@ class Coordinator {
   void ConfirmOn(const Seal& seal, double scale, std::set<ServerId> servers);
   void Handle(Time now, PeerId from, const StaleBallot& m);
 
+  // coordinator_checkpoint.cc
+  void BeginResume();
+  Status CheckInitialFile(const ParameterSpec& spec) const;
+  void RestoreInitialFile();
+  bool IsOfALostLife(const Hello& m) const;
+  void MaybeCheckpoint(Time now, const Seal& seal, double scale);
+  void Handle(Time now, PeerId from, const SnapshotDone& m);
+  void CheckSaving(Time now);
+  void EndSaving(Time now, const Status& outcome);
+
   // coordinator_step.cc
   void Advance(Time now);
   void GrantInitialisation(Time now);
@@ -330,6 +382,11 @@ class Coordinator {
   std::map<uint64_t, uint32_t> refusals_at_;        // first leased position -> refusals, in this epoch
   std::optional<Sealed> sealed_;
   std::optional<Confirming> confirming_;
+  std::optional<RestoreFrom> restore_;  // until every server has it
+  std::optional<Saving> saving_;
+  std::optional<CheckpointWork> checkpoint_;
+  std::optional<Seal> last_made_;  // the newest commit's seal and scale, kept while checkpoints are taken
+  double last_scale_ = 1;
   std::map<LeaseId, Lease> departed_;  // leases of whole contributions whose workers are gone
   size_t granted_count_ = 0;           // members that were given work for the step in flight
   size_t next_granted_count_ = 0;      // ... ahead, for the one after

@@ -26,7 +26,8 @@ void Coordinator::NewBallot(Time now, std::string why, std::optional<ShardMap> n
   ++counters_.ballots;
   sealed_.reset();
   staged_.clear();
-  const Ballot ballot{ballot_.value + 1};
+  Ballot ballot{ballot_.value + 1};
+  if (options_.resume) ballot.value = std::max(ballot.value, options_.resume->above.value + 1);
   asked_ = {ballot_,
             {ballot, options_.job, options_.holder, options_.address, next ? std::move(*next) : *map_, *parameters_,
              dataset_size_}};
@@ -73,7 +74,7 @@ void Coordinator::Depose(std::string why) {
   log::Warning("another coordinator holds the configuration record (" + why + "); this one stands down");
 }
 
-void Coordinator::AskPromise(Server& server) { Send(server.peer, Promise{*map_, *parameters_}); }
+void Coordinator::AskPromise(Server& server) { Send(server.peer, Promise{*map_, *parameters_, restore_}); }
 
 void Coordinator::Handle(Time now, PeerId from, const Promised& m, Ballot ballot) {
   Server* server = FindServer(m.server);
@@ -104,6 +105,8 @@ void Coordinator::MaybeDecide(Time now) {
     if (p.version < newest) behind.insert(server.id);
   }
   if (leader == nullptr) return;
+  if (restore_) Note(now, "restored", options_.spec.name, "version " + ToString(newest) + " is on every server");
+  restore_.reset();
   confirming_.reset();  // the promises say who has applied what
   // (a) Somebody applied the seal that made the newest version: it is a fact, for everybody.
   if (leader->applied) {
@@ -159,6 +162,7 @@ void Coordinator::ConfirmOn(const Seal& seal, double scale, std::set<ServerId> s
 
 void Coordinator::Open(Time now) {
   state_ = State::kOpen;
+  Note(now, "recovered", ToString(ballot_), "at version " + ToString(version_));
   // Slots are announced anew at each ballot (rule R7).
   for (Server& server : servers_) {
     if (!server.promise) continue;

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "ps/checkpoint_host.h"
 #include "ps/report.h"
 
 namespace everstep {
@@ -16,8 +17,8 @@ constexpr Duration kRateWindow = std::chrono::seconds(5);
 
 bool IsWarning(const std::string& kind) {
   return kind == "worker-lost" || kind == "worker-fenced" || kind == "server-lost" || kind == "contribution-refused" ||
-         kind == "paused" || kind == "worker-refused" || kind == "server-refused" || kind == "replica-diverged" ||
-         kind == "move-failed";
+         kind == "paused" || kind == "worker-refused" || kind == "server-refused" || kind == "checkpoint-failed" ||
+         kind == "replica-diverged" || kind == "move-failed";
 }
 
 }  // namespace
@@ -30,9 +31,9 @@ CoordinatorHost::CoordinatorHost(Loop& loop, Options options, std::unique_ptr<Co
       record_(std::move(record)),
       changed_(std::move(changed)) {
   if (options_.records_path.empty()) return;
-  records_.open(options_.records_path, options_.append ? std::ios::app : std::ios::trunc);
+  records_.open(options_.records_path, options_.continue_records ? std::ios::app : std::ios::trunc);
   if (!records_) status_ = {Code::kInvalidArgument, "cannot write the commit records to " + options_.records_path};
-  if (options_.append && records_.tellp() > 0) return;
+  if (options_.continue_records && records_.tellp() > 0) return;
   records_ << JobToJson(core_.job(), core_.spec()) << '\n' << std::flush;
 }
 
@@ -40,6 +41,7 @@ CoordinatorHost::~CoordinatorHost() { *alive_ = false; }
 
 void CoordinatorHost::Collect(Time now) {
   if (auto proposal = core_.TakeProposal()) Propose(std::move(*proposal));
+  if (auto work = core_.TakeCheckpoint()) CompleteCheckpoint(std::move(*work));
   for (const CommitRecord& record : core_.TakeCommits()) KeepCommit(record);
   for (Event& event : core_.TakeEvents()) KeepEvent(std::move(event));
   if (options_.progress && now >= next_line_) PrintProgress(now);
@@ -53,6 +55,19 @@ void CoordinatorHost::Propose(Coordinator::Proposal proposal) {
     loop_.Post([this, alive, outcome = std::move(outcome)] {
       if (!*alive) return;
       core_.OnConfigured(SteadyNow(), outcome);
+      changed_();
+    });
+  });
+}
+
+void CoordinatorHost::CompleteCheckpoint(CheckpointWork work) {
+  disk_.loop().Post([this, alive = alive_, job = core_.job(),
+                     work = std::make_shared<CheckpointWork>(std::move(work))] {
+    const Status outcome =
+        everstep::CompleteCheckpoint(options_.checkpoints, job, options_.core.spec, *work, options_.checkpoints_kept);
+    loop_.Post([this, alive, outcome] {
+      if (!*alive) return;
+      core_.OnCheckpoint(SteadyNow(), outcome);
       changed_();
     });
   });

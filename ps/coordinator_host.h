@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/loop.h"
+#include "checkpoint/store.h"
 #include "ps/config_record.h"
 #include "ps/coordinator.h"
 #include "ps/replica.h"
@@ -34,9 +35,11 @@ class CoordinatorHost {
  public:
   struct Options {
     Coordinator::Options core;
-    std::string records_path;  // JSON lines, one a committed step; empty: none
-    bool progress = true;      // a line every two seconds on standard output
-    bool append = false;       // go on with the records that are there
+    std::string records_path;                 // JSON lines, one a committed step; empty: none
+    bool progress = true;                     // a line every two seconds on standard output
+    bool continue_records = false;            // the file holds the commits before the first one
+    std::shared_ptr<Store> checkpoints = {};  // null: none are taken
+    size_t checkpoints_kept = 3;
   };
 
   // `changed` is called on the loop after the record has answered.
@@ -52,6 +55,7 @@ class CoordinatorHost {
 
  private:
   void Propose(Coordinator::Proposal proposal);
+  void CompleteCheckpoint(CheckpointWork work);
   void KeepCommit(const CommitRecord& record);
   void KeepEvent(Event event);
   void PrintProgress(Time now);

@@ -54,12 +54,14 @@ Status Coordinator::CheckModel(const Hello& m) {
     if (m.dataset_size == 0 && options_.spec.max_steps == 0) {
       return {Code::kInvalidArgument, "a job without a dataset needs max-steps, or it never ends"};
     }
+    EVERSTEP_RETURN_IF_ERROR(CheckInitialFile(m.spec));
     dataset_size_ = m.dataset_size;
     // Only now the job's length is known, and with it whether the schedule has an end.
     EVERSTEP_RETURN_IF_ERROR(Validate(options_.spec.schedule, job_steps()));
     parameters_ = m.spec;
     layout_ = ChunkLayout::Make(m.spec, options_.spec.chunk_bytes);
     ledger_.emplace(dataset_size_, options_.spec.epochs);
+    RestoreInitialFile();
     return Status::Ok();
   }
   if (m.spec.hash() != parameters_->hash()) {
@@ -81,7 +83,7 @@ void Coordinator::JoinWorker(Time now, PeerId from, const Hello& m) {
     known->last_seen = now;
     return Send(from, Welcome{options_.spec, {}, version_, map_});
   }
-  if (members_.IsFenced(m.worker)) return TellExcluded(from, m.worker);
+  if (members_.IsFenced(m.worker) || IsOfALostLife(m)) return TellExcluded(from, m.worker);
   Status fine = members_.MayJoin(now, m);
   if (fine.ok()) fine = CheckModel(m);
   if (!fine.ok()) return Refuse(now, from, m, std::move(fine));

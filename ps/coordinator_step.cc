@@ -406,6 +406,7 @@ void Coordinator::Committed(Time now, const Seal& seal, double scale) {
   DropOldStaged();
   if (options_.spec.mode == Mode::kSync || seal.id.step.value == 0) refused_.clear();
   state_ = State::kOpen;
+  MaybeCheckpoint(now, seal, scale);
 }
 
 // A server that has yet to apply the seal still announces what is in it.

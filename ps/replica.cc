@@ -82,14 +82,22 @@ bool Replica::Obeys(Ballot ballot) const {
   return ballot >= promised_;
 }
 
+// A server that was started again and has no job yet may have that one in a moment.
+Status Replica::NotMyJob() const {
+  if (job_uid_ == JobUid{}) return {Code::kUnavailable, "this server has no job yet; try again"};
+  return {Code::kWrongJob, "this server runs another job"};
+}
+
 void Replica::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer payload) {
   if (const auto* push = std::get_if<Push>(&envelope.body)) {
-    if (envelope.job != job_uid_) return RefusePush(from, *push, {Code::kWrongJob, "this server runs another job"});
+    if (envelope.job != job_uid_) return RefusePush(from, *push, NotMyJob());
     return Handle(from, *push, std::move(payload));
   }
   if (const auto* pull = std::get_if<Pull>(&envelope.body)) {
-    if (envelope.job != job_uid_)
-      return Send(from, PullRefused{Code::kWrongJob, version_, "this server runs another job"});
+    if (envelope.job != job_uid_) {
+      const Status why = NotMyJob();
+      return Send(from, PullRefused{why.code(), version_, why.message()});
+    }
     return Handle(from, *pull);
   }
   if (job_uid_ != JobUid{} && envelope.job == job_uid_) {
@@ -136,6 +144,7 @@ void Replica::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer 
   if (const auto* m = std::get_if<ReceiveChunks>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
   if (const auto* m = std::get_if<SealStep>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
   if (const auto* m = std::get_if<Commit>(&envelope.body)) return Handle(now, from, *m, envelope.ballot);
+  if (const auto* m = std::get_if<Snapshot>(&envelope.body)) return Handle(from, *m);
 }
 
 void Replica::RunDeferred(Time now) {
@@ -191,7 +200,11 @@ void Replica::Handle(Time now, PeerId from, const Promise& m, Ballot ballot) {
     if (!EVERSTEP_PLANTED("old-sums"))
       std::erase_if(early_, [&](const auto& entry) { return entry.first.ballot < promised_; });
   }
+  if (MustRestore(m.restore)) return Restore(*m.restore);
+  AnswerPromise(from);
+}
 
+void Replica::AnswerPromise(PeerId to) {
   Promised answer{id_, options_.incarnation, version_, digest_, applied_, applied_scale_, {}, {}, {}};
   if (prepared_) {
     answer.prepared = prepared_->seal;
@@ -200,7 +213,7 @@ void Replica::Handle(Time now, PeerId from, const Promise& m, Ballot ballot) {
   for (const auto& [key, slot] : slots_) {
     if (Whole(slot)) answer.held.push_back(slot.contribution);
   }
-  Send(from, std::move(answer));
+  Send(to, std::move(answer));
 }
 
 void Replica::SendStale(PeerId to) { Send(to, StaleBallot{id_, promised_, version_}); }

@@ -86,6 +86,25 @@ struct ImportResult {
   Status outcome;
 };
 
+// What of a version is to be written into the checkpoint folder; the optimizer's state as it is before the next update.
+struct SnapshotWork {
+  Snapshot snapshot;
+  JobUid job;
+  ServerId server;
+  std::vector<ChunkId> chunks;
+  std::vector<Buffer> parameters;  // per chunk
+};
+// Parameters and optimizer state to be read, and the latter to be set.
+struct RestoreWork {
+  RestoreFrom from;
+  std::vector<ChunkId> chunks;
+};
+struct RestoreResult {
+  RestoreFrom from;
+  Status outcome;
+  std::map<ChunkId, Buffer> parameters;
+};
+
 class Replica {
  public:
   struct Options {
@@ -102,6 +121,8 @@ class Replica {
   void OnClosed(Time now, PeerId peer);
   void OnSummed(Time now, SumResult result);
   void OnApplied(Time now, ApplyResult result);
+  void OnSnapshotWritten(Time now, SnapshotDone result);
+  void OnRestored(Time now, RestoreResult result);
   void OnExported(Time now, ExportResult result);
   void OnImported(Time now, ImportResult result);
   // Timers are due: heartbeats and unanswered announcements.
@@ -112,6 +133,9 @@ class Replica {
   std::vector<Outgoing> TakeOutbox() { return std::exchange(outbox_, {}); }
   std::vector<SumWork> TakeSums() { return std::exchange(sums_, {}); }
   std::vector<ApplyWork> TakeApplies() { return std::exchange(applies_, {}); }
+  // Before TakeApplies: an update changes the state that these are about.
+  std::vector<SnapshotWork> TakeSnapshots() { return std::exchange(snapshots_, {}); }
+  std::vector<RestoreWork> TakeRestores() { return std::exchange(restores_, {}); }
   std::vector<ExportWork> TakeExports() { return std::exchange(exports_, {}); }
   std::vector<ImportWork> TakeImports() { return std::exchange(imports_, {}); }
   // Links to other servers to open; messages use the id given here. One that cannot be opened is reported as closed.
@@ -220,7 +244,14 @@ class Replica {
   void Handle(Time now, PeerId from, const Commit& m, Ballot ballot);
   void Handle(PeerId from, const Push& m, Buffer payload);
   void Handle(PeerId from, const Pull& m);
+  void AnswerPromise(PeerId to);
 
+  // replica_checkpoint.cc
+  void Handle(PeerId from, const Snapshot& m);
+  bool MustRestore(const std::optional<RestoreFrom>& restore) const;
+  void Restore(const RestoreFrom& from);
+
+  Status NotMyJob() const;
   Status CheckPush(const Push& push, const Buffer& payload) const;
   static SlotKey KeyOf(const Contribution& c) { return {c.worker, c.base, c.base_digest, c.lease.id}; }
   bool Whole(const Slot& slot) const { return slot.chunks.size() == primary_chunks_.size(); }  // it holds no others
@@ -306,6 +337,9 @@ class Replica {
   std::optional<Seal> applied_;
   double applied_scale_ = 1;
   std::vector<WaitingPull> waiting_;
+  std::optional<std::string> writing_;   // label of the checkpoint that is being written
+  std::optional<SnapshotDone> written_;  // the last answer, kept for retransmissions
+  std::optional<RestoreFrom> restoring_;
   std::deque<Deferred> deferred_;  // coordinator messages that arrived while the update was running
 
   std::map<ServerId, Link> links_;
@@ -316,6 +350,8 @@ class Replica {
   std::vector<Outgoing> outbox_;
   std::vector<SumWork> sums_;
   std::vector<ApplyWork> applies_;
+  std::vector<SnapshotWork> snapshots_;
+  std::vector<RestoreWork> restores_;
   std::vector<ExportWork> exports_;
   std::vector<ImportWork> imports_;
   std::vector<Opening> openings_;

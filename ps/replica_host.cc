@@ -4,8 +4,9 @@
 
 namespace everstep {
 
-ReplicaHost::ReplicaHost(Loop& loop, Replica::Options options, std::function<void()> changed)
-    : loop_(loop), core_(std::move(options)), changed_(std::move(changed)) {}
+ReplicaHost::ReplicaHost(Loop& loop, Replica::Options options, CheckpointOptions checkpoints,
+                         std::function<void()> changed)
+    : loop_(loop), core_(std::move(options)), changed_(std::move(changed)), checkpoint_(std::move(checkpoints)) {}
 
 ReplicaHost::~ReplicaHost() { *alive_ = false; }
 
@@ -15,7 +16,9 @@ kernels::ShardMath& ReplicaHost::Math() {
 }
 
 void ReplicaHost::RunWork() {
+  for (RestoreWork& work : core_.TakeRestores()) RunRestore(std::move(work));
   for (SumWork& work : core_.TakeSums()) RunSum(std::move(work));
+  for (SnapshotWork& work : core_.TakeSnapshots()) RunSnapshot(std::move(work));
   for (ApplyWork& work : core_.TakeApplies()) RunApply(std::move(work));
   for (ExportWork& work : core_.TakeExports()) RunExport(std::move(work));
   for (ImportWork& work : core_.TakeImports()) RunImport(std::move(work));

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/loop.h"
+#include "ps/checkpoint_host.h"
 #include "ps/kernels/shard_math.h"
 #include "ps/replica.h"
 
@@ -13,7 +14,7 @@ namespace everstep {
 class ReplicaHost {
  public:
   // `changed` is called on the loop after a result has come back: the outbox may have something.
-  ReplicaHost(Loop& loop, Replica::Options options, std::function<void()> changed);
+  ReplicaHost(Loop& loop, Replica::Options options, CheckpointOptions checkpoints, std::function<void()> changed);
   ~ReplicaHost();  // waits for the numbers under way
 
   Replica& core() { return core_; }
@@ -23,6 +24,10 @@ class ReplicaHost {
  private:
   void RunSum(SumWork work);
   void RunApply(ApplyWork work);
+  // replica_host_checkpoint.cc
+  void RunSnapshot(SnapshotWork work);
+  void RunRestore(RestoreWork work);
+  void SetState(CheckpointHost::Loaded loaded);
   void RunExport(ExportWork work);
   void RunImport(ImportWork work);
   kernels::ShardMath& Math();
@@ -32,6 +37,7 @@ class ReplicaHost {
   const std::function<void()> changed_;
   std::unique_ptr<kernels::ShardMath> math_;  // made when the model is known
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  CheckpointHost checkpoint_;
   LoopThread compute_;  // last: ends first
 };
 

@@ -44,6 +44,11 @@ json Counters(const Coordinator::Counters& c) {
           {"refused_contributions", c.refused_contributions},
           {"void_leases", c.void_leases},
           {"ballots", c.ballots},
+          {"checkpoints", c.checkpoints},
+          {"failed_checkpoints", c.failed_checkpoints},
+          {"server_losses", c.server_losses},
+          {"moved_chunks", c.moved_chunks},
+          {"moved_bytes", c.moved_bytes},
           {"paused_ms", Milliseconds(c.paused)}};
 }
 

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "ps/probe.h"
 #include "ps/report.h"
 #include "schema/codec.h"
 
@@ -15,6 +16,8 @@ constexpr PeerId kLocalPeer{1};
 constexpr Duration kConnectDeadline = std::chrono::seconds(2);
 // While the coordinator is looked for, or might fall silent, it is a matter of tenths of a second.
 constexpr Duration kWatchEvery = std::chrono::milliseconds(50);
+// At the start, for the servers of an earlier life to say that they still hold the job.
+constexpr Duration kProbePatience = std::chrono::seconds(2);
 
 bool IsForReplica(const Body& body) {
   return std::holds_alternative<Push>(body) || std::holds_alternative<Pull>(body) ||
@@ -22,10 +25,11 @@ bool IsForReplica(const Body& body) {
          std::holds_alternative<Promise>(body) || std::holds_alternative<SealStep>(body) ||
          std::holds_alternative<Commit>(body) || std::holds_alternative<Finish>(body) ||
          std::holds_alternative<JobFailed>(body) || std::holds_alternative<HeartbeatAck>(body) ||
-         std::holds_alternative<ReplicateSum>(body) || std::holds_alternative<WantSums>(body) ||
-         std::holds_alternative<ReceiveChunks>(body) || std::holds_alternative<WantChunks>(body) ||
-         std::holds_alternative<History>(body) || std::holds_alternative<ChunkState>(body) ||
-         std::holds_alternative<Drained>(body) || std::holds_alternative<ControlReply>(body);
+         std::holds_alternative<Snapshot>(body) || std::holds_alternative<ReplicateSum>(body) ||
+         std::holds_alternative<WantSums>(body) || std::holds_alternative<ReceiveChunks>(body) ||
+         std::holds_alternative<WantChunks>(body) || std::holds_alternative<History>(body) ||
+         std::holds_alternative<ChunkState>(body) || std::holds_alternative<Drained>(body) ||
+         std::holds_alternative<ControlReply>(body);
 }
 
 }  // namespace
@@ -103,38 +107,37 @@ Status Server::Listen() {
 // A new life of the replica: empty, and in no map.
 void Server::ServeAnew() {
   Replica::Options replica{{EntropyU64()}, options_.name, address_};
-  replica_ = std::make_unique<ReplicaHost>(loop_, std::move(replica), [this] { Pump(); });
+  replica_ = std::make_unique<ReplicaHost>(loop_, std::move(replica), options_.checkpoints, [this] { Pump(); });
 }
 
 Status Server::StartCoordinator() {
   std::unique_ptr<ConfigRecord> record = MakeMemoryRecord();
-  if (!options_.state_folder.empty()) {
-    EVERSTEP_ASSIGN(record, MakeFileRecord(options_.state_folder));
+  if (KeepsRecord()) {
+    EVERSTEP_ASSIGN(record, OpenRecord(options_.job->name));
     EVERSTEP_ASSIGN(std::optional<Configuration> found, record->Read());
     if (found && !options_.allow_fresh) {
-      // Whoever was at this address is gone; others may still hold copies of everything.
-      std::set<ServerId> gone;
+      // Whoever was at this address is gone, and this process holds nothing; others may still have copies of
+      // everything.
+      Configuration others = *found;
+      std::erase_if(others.map.servers, [&](const ServerEntry& server) { return server.address == address_; });
+      std::set<ServerId> gone = ServersThatAreGone(others, kProbePatience);
       for (const ServerEntry& server : found->map.servers) {
-        if (server.address == address_ || found->map.servers.size() == 1) gone.insert(server.id);
+        if (server.address == address_) gone.insert(server.id);
       }
-      if (!WithoutServers(found->map, gone)) {
-        return {Code::kFailed,
-                options_.state_folder +
-                    " holds the record of an earlier life of a job, whose parameters lived in its servers' "
-                    "memory and ended with them; give --allow-fresh to start anew, or another --state folder"};
+      if (WithoutServers(found->map, gone)) {
+        if (found->holder_address == address_) return TakeOffice(SteadyNow(), *found);
+        hint_ = found->holder_address;
+        found_ = std::move(found);
+        return Status::Ok();
       }
-      if (found->holder_address == address_) return TakeOffice(SteadyNow(), *found);
-      hint_ = found->holder_address;
-      found_ = std::move(found);
-      return Status::Ok();
     }
-    if (found) std::remove((options_.state_folder + "/configuration").c_str());
   }
-  Coordinator::Options core{{EntropyU64()}, *options_.job, {EntropyU64()}, address_, {}};
-  coordinator_ = std::make_unique<CoordinatorHost>(
-      loop_, CoordinatorHost::Options{std::move(core), options_.records_path, options_.progress}, std::move(record),
-      [this] { Pump(); });
+  EVERSTEP_ASSIGN(const bool first, ClaimOffice());
+  if (!first) return Status::Ok();
+  EVERSTEP_ASSIGN(CoordinatorHost::Options host, PrepareJob(*record));
+  coordinator_ = std::make_unique<CoordinatorHost>(loop_, std::move(host), std::move(record), [this] { Pump(); });
   kept_records_ = true;
+  Register();
   return coordinator_->status();
 }
 

@@ -15,6 +15,8 @@
 #include <string>
 
 #include "base/loop.h"
+#include "discovery/registration.h"
+#include "ps/checkpoint_host.h"
 #include "ps/coordinator_host.h"
 #include "ps/replica_host.h"
 #include "schema/peer.h"
@@ -32,10 +34,12 @@ class Server {
     std::optional<JobSpec> job;                   // set: this server coordinates
     std::string join;                             // otherwise: the coordinator's address
     Duration timeout = std::chrono::seconds(30);  // to find the coordinator
-    std::string state_folder;                     // configuration record; empty: in memory
-    bool allow_fresh = false;                     // start anew although the state folder has a record
-    std::string records_path;                     // commit records
-    std::string report_path;                      // JSON at the end
+    std::string state_folder;                     // configuration record in a file
+    std::string etcd;                             // ... or in etcd, at these URLs; neither: in memory
+    bool allow_fresh = false;                     // start anew although a record or broken checkpoints exist
+    CheckpointOptions checkpoints;
+    std::string records_path;  // commit records
+    std::string report_path;   // JSON at the end
     bool progress = true;
   };
 
@@ -65,6 +69,19 @@ class Server {
   Status Listen();
   Status StartCoordinator();
   void ServeAnew();
+
+  // server_start.cc: what the coordinator begins with, and its record.
+  bool KeepsRecord() const { return !options_.state_folder.empty() || !options_.etcd.empty(); }
+  std::string JobName() const {
+    return replica_->core().job_spec() ? replica_->core().job_spec()->name : options_.job->name;
+  }
+  Result<std::unique_ptr<ConfigRecord>> OpenRecord(const std::string& job_name) const;
+  // With etcd: whether this server is the job's first coordinator, else where that is.
+  Result<bool> ClaimOffice();
+  void Register();
+  void Unregister();
+  Result<CoordinatorHost::Options> PrepareJob(ConfigRecord& record);
+  Result<CoordinatorHost::Options> HostOptions(Coordinator::Options core) const;
 
   // server_office.cc
   void LoseCoordinator(Time now, const std::string& why);
@@ -107,7 +124,8 @@ class Server {
   Time coordinator_lost_ = Time::Never();
   Duration backoff_{0};
   std::optional<Loop::TimerId> seek_;
-  std::string hint_;  // where somebody said that the coordinator is
+  std::string first_;  // the coordinator that etcd named when this server started
+  std::string hint_;   // where somebody said that the coordinator is
   size_t next_candidate_ = 0;
   std::set<std::string> unreachable_;  // since the coordinator was lost
   Time office_at_;                     // not before this is taking office tried again
@@ -128,7 +146,8 @@ class Server {
   Time finished_at_ = Time::Never();
   std::function<void()> on_end_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::unique_ptr<LoopThread> disk_;  // reads of the record; last: ends first
+  std::shared_ptr<Registration> registration_;  // in etcd, while this server coordinates
+  std::unique_ptr<LoopThread> disk_;            // reads of the record; last: ends first
 };
 
 }  // namespace everstep

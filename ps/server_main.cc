@@ -38,7 +38,25 @@ int Run(int argc, char** argv) {
   app.add_flag("--insecure", options.insecure,
                "Allow an address that other hosts can reach, without encryption or keys");
   app.add_option("--state", options.state_folder, "Folder for the configuration record; default: kept in memory");
-  app.add_flag("--allow-fresh", options.allow_fresh, "Start anew although --state holds an earlier life's record");
+  app.add_option(
+      "--etcd", options.etcd,
+      "URLs of an etcd that holds the configuration record and names the coordinator, for servers on several "
+      "machines: give each server the same job and let them find each other");
+  app.add_flag("--allow-fresh", options.allow_fresh,
+               "Start anew although --state holds an earlier life's record, or no checkpoint can be loaded");
+  app.add_option("--checkpoints", options.checkpoints.folder,
+                 "Folder for checkpoints, the same for all servers; a job begins with the newest complete one there");
+  app.add_option("--checkpoint-every", options.checkpoints.every, "Steps between checkpoints; 0: only the last version")
+      ->capture_default_str();
+  app.add_option("--checkpoint-keep", options.checkpoints.keep, "Complete checkpoints to keep")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  app.add_option("--checkpoint-rate", options.checkpoints.mb_per_s,
+                 "MB/s at most that this server writes in the background; 0: as fast as the disk takes it")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--init", options.checkpoints.init,
+                 "Begin with the values of this safetensors file, by tensor name; give it to all servers");
   app.add_option("--records", options.records_path, "Write each committed step to this file, as JSON lines");
   app.add_option("--report", options.report_path, "Write a JSON report to this file at the end");
   app.add_option("--address-file", address_file, "Write the real address to this file once it listens");
@@ -61,6 +79,10 @@ int Run(int argc, char** argv) {
     if (Status fine = FinishJob(texts, &job); !fine.ok()) return Fail(fine);
     options.job = job;
   }
+  if (!options.etcd.empty() && !options.state_folder.empty())
+    return Fail({Code::kInvalidArgument, "--etcd and --state are two places for one record; give one of them"});
+  if (options.checkpoints.every > 0 && options.checkpoints.folder.empty())
+    return Fail({Code::kInvalidArgument, "--checkpoint-every needs --checkpoints FOLDER"});
   kernels::SetThreads(threads);
   transport::TuneAllocator();
   transport::RaiseDescriptorLimit();

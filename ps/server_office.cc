@@ -50,6 +50,7 @@ std::string Server::NextCandidate() {
       all.push_back(address);
   };
   add(options_.join);
+  add(first_);
   if (const auto& map = replica_->core().map()) {
     for (const ServerEntry& server : map->servers) add(server.address);
   }
@@ -115,7 +116,7 @@ void Server::WatchCoordinator(Time now) {
 
 // How long this server leaves it to others, by its place in the map; nothing when it may not at all.
 std::optional<Duration> Server::OfficeDelay() const {
-  if (options_.state_folder.empty() || stopping_) return std::nullopt;
+  if (!KeepsRecord() || stopping_) return std::nullopt;
   if (found_) return kOfficeDelay;
   const Replica& core = replica_->core();
   if (!core.map() || core.version().value == 0 || core.finished()) return std::nullopt;
@@ -133,9 +134,9 @@ void Server::MaybeTakeOffice(Time now) {
   if (!delay || now < coordinator_lost_ + *delay) return;
   reading_record_ = true;
   if (!disk_) disk_ = std::make_unique<LoopThread>();
-  disk_->loop().Post([this, alive = alive_, folder = options_.state_folder] {
+  disk_->loop().Post([this, alive = alive_, name = JobName()] {
     auto record = std::make_shared<Result<std::optional<Configuration>>>(std::optional<Configuration>());
-    if (auto store = MakeFileRecord(folder); store.ok()) {
+    if (auto store = OpenRecord(name); store.ok()) {
       *record = (*store)->Read();
     } else {
       *record = store.status();
@@ -183,16 +184,14 @@ Status Server::TakeOffice(Time now, Configuration found) {
     return {Code::kFailed, "the coordinator at " + found.holder_address +
                                " is gone, and no other server has a copy of its chunks; nobody can take over"};
   }
-  EVERSTEP_ASSIGN(std::unique_ptr<ConfigRecord> record, MakeFileRecord(options_.state_folder));
+  EVERSTEP_ASSIGN(std::unique_ptr<ConfigRecord> record, OpenRecord(JobName()));
   const JobUid job = found.job;
   const JobSpec spec = replica_->core().job_spec() ? *replica_->core().job_spec() : *options_.job;
   log::Info("nobody coordinates; this server takes office");
   found.map = *rest;
-  Coordinator::Options core{job, spec, {EntropyU64()}, address_, std::move(found)};
-  const bool append = kept_records_ || found_ || options_.job;
-  coordinator_ = std::make_unique<CoordinatorHost>(
-      loop_, CoordinatorHost::Options{std::move(core), options_.records_path, options_.progress, append},
-      std::move(record), [this] { Pump(); });
+  EVERSTEP_ASSIGN(CoordinatorHost::Options host, HostOptions({job, spec, {EntropyU64()}, address_, std::move(found)}));
+  host.continue_records = kept_records_ || found_ || options_.job;
+  coordinator_ = std::make_unique<CoordinatorHost>(loop_, std::move(host), std::move(record), [this] { Pump(); });
   kept_records_ = true;
   found_.reset();
   if (coordinator_link_ != PeerId{}) {
@@ -201,6 +200,7 @@ Status Server::TakeOffice(Time now, Configuration found) {
     ClosePeer(id);
   }
   coordinator_lost_ = Time::Never();
+  Register();
   replica_->core().OnCoordinatorLink(now, kLocalPeer);
   return coordinator_->status();
 }
@@ -210,6 +210,7 @@ void Server::StandDown(Time now) {
   standing_down_ = false;
   if (!coordinator_ || ended_) return;
   coordinator_.reset();
+  Unregister();
   std::vector<PeerId> links;
   for (const auto& [id, peer] : peers_) links.push_back(id);
   for (PeerId id : links) {

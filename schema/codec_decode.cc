@@ -116,6 +116,12 @@ class Reader {
     if (ok() && SealDigest(*out) != out->digest) Fail("a seal whose digest does not match its contents");
   }
 
+  void Read(const wire::WireRestoreFrom* in, RestoreFrom* out) {
+    out->label = Text(in->label(), limits::kMaxNameBytes);
+    Read(in->seal(), &out->seal);
+    out->scale = in->scale();
+  }
+
   void Read(const flatbuffers::Vector<const wire::WireChunkNorm*>* in, std::vector<ChunkNorm>* out) {
     const size_t count = Count(in, limits::kMaxHeaderBytes, "norms");
     for (size_t i = 0; i < count; ++i) {
@@ -318,6 +324,7 @@ void ReadBody(Reader& r, const wire::WireWrongShard& in, WrongShard* m) { r.Read
 void ReadBody(Reader& r, const wire::WirePromise& in, Promise* m) {
   r.Read(in.map(), &m->map);
   r.Read(in.spec(), &m->spec);
+  r.Optional(in.restore(), &m->restore);
   if (r.ok() && m->spec.tensors.empty()) r.Fail("an empty model");
 }
 void ReadBody(Reader& r, const wire::WirePromised& in, Promised* m) {
@@ -373,6 +380,22 @@ void ReadBody(Reader&, const wire::WireStaleBallot& in, StaleBallot* m) {
 }
 void ReadBody(Reader&, const wire::WireStatusRequest&, StatusRequest*) {}
 void ReadBody(Reader& r, const wire::WireStatusReply& in, StatusReply* m) { m->json = r.Text(in.json()); }
+void ReadBody(Reader& r, const wire::WireSnapshot& in, Snapshot* m) {
+  *m = {{in.version()}, {in.digest()}, r.Text(in.label(), limits::kMaxNameBytes)};
+}
+void ReadBody(Reader& r, const wire::WireSnapshotDone& in, SnapshotDone* m) {
+  m->server = {in.server()};
+  m->label = r.Text(in.label(), limits::kMaxNameBytes);
+  m->file = r.Text(in.file(), limits::kMaxNameBytes);
+  m->bytes = in.bytes();
+  m->checksum = in.checksum();
+  r.Ids(in.chunks(), &m->chunks, limits::kMaxHeaderBytes);
+  const size_t arrays = r.Count(in.arrays(), 16, "arrays");
+  for (size_t i = 0; i < arrays; ++i)
+    m->arrays.push_back(r.Text(in.arrays()->Get(static_cast<flatbuffers::uoffset_t>(i)), limits::kMaxNameBytes));
+  m->code = r.Enumerator(in.code(), Code::kInternal, "code");
+  m->message = r.Text(in.message());
+}
 void ReadBody(Reader& r, const wire::WireReplicateSum& in, ReplicateSum* m) {
   m->server = {in.server()};
   m->incarnation = {in.incarnation()};
@@ -484,6 +507,8 @@ void ReadAnyBody(Reader& r, const wire::WireEnvelope& e, Body* body) {
     EVERSTEP_MESSAGE(StaleBallot);
     EVERSTEP_MESSAGE(StatusRequest);
     EVERSTEP_MESSAGE(StatusReply);
+    EVERSTEP_MESSAGE(Snapshot);
+    EVERSTEP_MESSAGE(SnapshotDone);
     EVERSTEP_MESSAGE(ReplicateSum);
     EVERSTEP_MESSAGE(WantSums);
     EVERSTEP_MESSAGE(ReceiveChunks);

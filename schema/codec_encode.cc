@@ -59,6 +59,11 @@ class Writer {
                                 seal.previous.value, seal.digest.value);
   }
 
+  Offset<wire::WireRestoreFrom> Write(const RestoreFrom& from) {
+    const auto label = Text(from.label, limits::kMaxNameBytes);
+    return wire::CreateWireRestoreFrom(fbb_, label, Write(from.seal), from.scale);
+  }
+
   Offset<Vector<const wire::WireChunkNorm*>> Write(const std::vector<ChunkNorm>& norms) {
     std::vector<wire::WireChunkNorm> out;
     out.reserve(norms.size());
@@ -233,7 +238,8 @@ auto WriteBody(Writer& w, const PullRefused& m) {
 auto WriteBody(Writer& w, const WrongShard& m) { return wire::CreateWireWrongShard(w.fbb(), w.Write(m.map)); }
 auto WriteBody(Writer& w, const Promise& m) {
   const auto map = w.Write(m.map);
-  return wire::CreateWirePromise(w.fbb(), map, w.Write(m.spec));
+  const auto spec = w.Write(m.spec);
+  return wire::CreateWirePromise(w.fbb(), map, spec, w.Optional(m.restore));
 }
 auto WriteBody(Writer& w, const Promised& m) {
   const auto applied = w.Optional(m.applied);
@@ -272,6 +278,19 @@ auto WriteBody(Writer& w, const StaleBallot& m) {
 }
 auto WriteBody(Writer& w, const StatusRequest&) { return wire::CreateWireStatusRequest(w.fbb()); }
 auto WriteBody(Writer& w, const StatusReply& m) { return wire::CreateWireStatusReply(w.fbb(), w.Text(m.json)); }
+auto WriteBody(Writer& w, const Snapshot& m) {
+  return wire::CreateWireSnapshot(w.fbb(), m.version.value, m.digest.value, w.Text(m.label, limits::kMaxNameBytes));
+}
+auto WriteBody(Writer& w, const SnapshotDone& m) {
+  const auto label = w.Text(m.label, limits::kMaxNameBytes);
+  const auto file = w.Text(m.file, limits::kMaxNameBytes);
+  const auto chunks = w.Ids(m.chunks);
+  std::vector<Offset<String>> arrays;
+  for (const std::string& array : m.arrays) arrays.push_back(w.Text(array, limits::kMaxNameBytes));
+  const auto arrays_at = w.fbb().CreateVector(arrays);
+  return wire::CreateWireSnapshotDone(w.fbb(), m.server.value, label, file, m.bytes, m.checksum, chunks, arrays_at,
+                                      static_cast<uint8_t>(m.code), w.Text(m.message));
+}
 
 auto WriteBody(Writer& w, const ReplicateSum& m) {
   const wire::WireSealId id(m.seal.ballot.value, m.seal.step.value);

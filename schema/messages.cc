@@ -64,13 +64,13 @@ Digest SealDigest(const Seal& seal) {
 
 std::string_view Name(const Body& body) {
   static constexpr std::string_view kNames[] = {
-      "Hello",        "Welcome",     "Refused",       "MapUpdate",   "Ready",        "Grant",          "Heartbeat",
-      "HeartbeatAck", "Report",      "Fenced",        "Leave",       "LeaveAck",     "Finish",         "JobFailed",
-      "Push",         "PushRefused", "Pull",          "Missing",     "ChunkData",    "PullRefused",    "WrongShard",
-      "Promise",      "Promised",    "Staged",        "SealStep",    "Prepared",     "NonFinite",      "Commit",
-      "Applied",      "StaleBallot", "StatusRequest", "StatusReply", "ReplicateSum", "WantSums",       "ReceiveChunks",
-      "WantChunks",   "History",     "ChunkState",    "Copied",      "Drained",      "NotCoordinator", "ControlRequest",
-      "ControlReply"};
+      "Hello",          "Welcome",        "Refused",       "MapUpdate",   "Ready",      "Grant",        "Heartbeat",
+      "HeartbeatAck",   "Report",         "Fenced",        "Leave",       "LeaveAck",   "Finish",       "JobFailed",
+      "Push",           "PushRefused",    "Pull",          "Missing",     "ChunkData",  "PullRefused",  "WrongShard",
+      "Promise",        "Promised",       "Staged",        "SealStep",    "Prepared",   "NonFinite",    "Commit",
+      "Applied",        "StaleBallot",    "StatusRequest", "StatusReply", "Snapshot",   "SnapshotDone", "ReplicateSum",
+      "WantSums",       "ReceiveChunks",  "WantChunks",    "History",     "ChunkState", "Copied",       "Drained",
+      "NotCoordinator", "ControlRequest", "ControlReply"};
   static_assert(std::size(kNames) == std::variant_size_v<Body>);
   return kNames[body.index()];
 }

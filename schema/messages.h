@@ -294,10 +294,21 @@ struct ChunkCheck {
   friend bool operator==(const ChunkCheck&, const ChunkCheck&) = default;
 };
 
-// Opens a ballot (the envelope's): from now on obey no lower one, and tell what you hold.
+// Where a new life of a job takes its parameters from: a checkpoint or, without a label, a file of initial values.
+struct RestoreFrom {
+  std::string label;
+  Seal seal;  // made the version that is restored
+  double scale = 1;
+
+  friend bool operator==(const RestoreFrom&, const RestoreFrom&) = default;
+};
+
+// Opens a ballot (the envelope's): from now on obey no lower one, and tell what you hold. With `restore`: first take
+// that version in place of whatever you hold.
 struct Promise {
   ShardMap map;
   ParameterSpec spec;
+  std::optional<RestoreFrom> restore = {};
 
   friend bool operator==(const Promise&, const Promise&) = default;
 };
@@ -374,6 +385,34 @@ struct StaleBallot {
   Version version;
 
   friend bool operator==(const StaleBallot&, const StaleBallot&) = default;
+};
+
+// ---- Checkpoints (control lane; docs/checkpoints.md) ----
+
+// Write what you are primary of at `version` to your checkpoint folder. Said after the commit that made the version and
+// before anything of the next step, so that the receiver still holds it.
+struct Snapshot {
+  Version version;
+  Digest digest;
+  std::string label;  // of the checkpoint; the file's name begins with it
+
+  friend bool operator==(const Snapshot&, const Snapshot&) = default;
+};
+
+// The file is durable, or (with a code) why there is none. Also says why a checkpoint that a Promise named cannot be
+// restored.
+struct SnapshotDone {
+  ServerId server;
+  std::string label;
+  std::string file;
+  uint64_t bytes = 0;
+  uint64_t checksum = 0;
+  std::vector<ChunkId> chunks;
+  std::vector<std::string> arrays;  // of each chunk
+  Code code = Code::kOk;
+  std::string message;
+
+  friend bool operator==(const SnapshotDone&, const SnapshotDone&) = default;
 };
 
 // ---- Servers among themselves: copies of the sums (bulk lane) ----
@@ -509,8 +548,10 @@ struct ControlReply {
 using Body = std::variant<Hello, Welcome, Refused, MapUpdate, Ready, Grant, Heartbeat, HeartbeatAck, Report, Fenced,
                           Leave, LeaveAck, Finish, JobFailed, Push, PushRefused, Pull, Missing, ChunkData, PullRefused,
                           WrongShard, Promise, Promised, Staged, SealStep, Prepared, NonFinite, Commit, Applied,
-                          StaleBallot, StatusRequest, StatusReply, ReplicateSum, WantSums, ReceiveChunks, WantChunks,
-                          History, ChunkState, Copied, Drained, NotCoordinator, ControlRequest, ControlReply>;
+                          StaleBallot, StatusRequest, StatusReply, Snapshot, SnapshotDone, ReplicateSum, WantSums,
+
+                          ReceiveChunks, WantChunks, History, ChunkState, Copied, Drained, NotCoordinator,
+                          ControlRequest, ControlReply>;
 
 // What every message carries (promise P6). The sender's incarnation and step are in the body where they matter.
 struct Envelope {

@@ -20,10 +20,11 @@ LAYERS = {
     "base": set(),
     "schema": {"base"},
     "transport": {"base"},
+    "discovery": {"base"},
     "checkpoint": {"base", "schema", "transport"},
-    "ps": {"base", "schema", "transport", "checkpoint"},
-    "worker": {"base", "schema", "transport"},
-    "ctl": {"base", "schema", "transport"},
+    "ps": {"base", "schema", "transport", "discovery", "checkpoint"},
+    "worker": {"base", "schema", "transport", "discovery"},
+    "ctl": {"base", "schema", "transport", "discovery", "checkpoint"},
 }
 # What stands outside may include every room.
 OUTSIDE = {"tests", "bench", "examples"}
@@ -39,7 +40,9 @@ DOORS = [
     ("xxHash", r"xxh\w*\.h$", ["base/checksum.cc"]),
     ("CLI11", r"CLI/", ["ps/job_options*", "*_main.cc", "ctl/*", "tests/sim/*", "tests/proofs/*", "bench/*"]),
     ("nlohmann-json", r"nlohmann/",
-     ["ctl/*", "tests/*", "bench/*", "ps/report*", "worker/report*", "worker/*_main.cc"]),
+     ["checkpoint/*.cc", "ctl/*", "tests/*", "bench/*", "discovery/etcd_client.cc", "ps/report*", "ps/resume.cc",
+      "worker/report*", "worker/*_main.cc"]),
+    ("cpp-httplib", r"httplib\.h$", ["discovery/etcd_client.cc"]),
     ("GoogleTest", r"(gtest|gmock)/", ["tests/*"]),
     ("Google Benchmark", r"benchmark/", ["bench/*"]),
     ("libibverbs", r"(infiniband|rdma)/", ["transport/verbs/*"]),

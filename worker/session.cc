@@ -55,6 +55,14 @@ void Session::Handle(Time now, const Envelope& envelope, const Welcome& m) {
   job_uid_ = envelope.job;
   job_ = m.job;
   join_version_ = m.version;
+  // The servers went back to a checkpoint: what a life before this one held is a version of no history any more.
+  if (!ready_ && m.version < held_) {
+    held_ = pulling_ = {};
+    held_digest_ = {};
+    arrived_.clear();
+    incoming_.clear();
+    fresh_ = false;
+  }
   next_heartbeat_ = now;
   if (m.map) AdoptMap(now, *m.map);
   if (ready_) SendReady();  // this coordinator may be another one

@@ -24,4 +24,4 @@ find_package(CLI11 REQUIRED)
 add_executable(everstep-worker worker_main.cc stop_signal.cc)
 target_include_directories(everstep-worker PRIVATE ${PROJECT_SOURCE_DIR})
 target_link_libraries(everstep-worker PRIVATE
-  everstep_tasks everstep_worker CLI11::CLI11 nlohmann_json::nlohmann_json everstep_flags)
+  everstep_tasks everstep_worker everstep_discovery CLI11::CLI11 nlohmann_json::nlohmann_json everstep_flags)

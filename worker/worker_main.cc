@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "discovery/find_job.h"
 #include "transport/tuning.h"
 #include "worker/fetch_job.h"
 #include "worker/stop_signal.h"
@@ -56,7 +57,7 @@ struct Outcome {
 
 void AddFlags(CLI::App& app, Flags* flags) {
   app.add_option("--servers", flags->worker.servers,
-                 "Addresses of servers, tcp://HOST:PORT,...; the coordinator's first")
+                 "Addresses of servers, tcp://HOST:PORT,...; or where they are found: etcd://HOST:PORT/JOB")
       ->required()
       ->delimiter(',');
   app.add_option("--job", flags->worker.job, "Name of the job, to be sure that it is the right one");
@@ -179,6 +180,7 @@ Status CompleteFlags(Flags* flags) {
 }
 
 Status Work(Flags flags, Running* running, Outcome* outcome) {
+  EVERSTEP_RETURN_IF_ERROR(ResolveServers(&flags.worker.servers, flags.worker.timeout));
   EVERSTEP_RETURN_IF_ERROR(CompleteFlags(&flags));
   EVERSTEP_ASSIGN(const std::unique_ptr<Task> task, MakeTask(flags.task_name, flags.task));
   flags.worker.dataset_size = task->dataset_size();

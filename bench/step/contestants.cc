@@ -116,7 +116,7 @@ class EverstepContestant : public Contestant {
                                "--workers",       workers + ":" + workers,
                                "--batch",         workers,
                                "--servers",       std::to_string(options_.servers),
-                               "--timeout-s",     "600"});  // on a starved machine nobody shall be excluded
+                               "--timeout-s",     "60"});
       if (options_.chunk_bytes > 0) argv.insert(argv.end(), {"--chunk-bytes", std::to_string(options_.chunk_bytes)});
     }
     Process::Options process;

@@ -1,6 +1,7 @@
 #include "ps/kernels/shard_math.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -33,6 +34,31 @@ MutableBuffer PlaceIn(MutableBuffer whole, Place place, size_t bytes) {
 void Zero(std::byte* data, size_t bytes) {
   if (bytes > 0) std::memset(data, 0, bytes);
 }
+
+// One array of a chunk's optimizer state. A reader that shares it (ShareState) says when it is done with it; until then
+// the memory is not written. An explicit flag and not a count of owners: it orders the reader's last read before the
+// writer's first write.
+struct StateArray {
+  std::shared_ptr<MutableBuffer> memory;
+  std::shared_ptr<std::atomic<bool>> reader_done;  // null: nobody ever shared this memory
+
+  const std::byte* data() const { return memory->data(); }
+  bool shared() const { return reader_done && !reader_done->load(std::memory_order_acquire); }
+};
+
+// What a reader holds: the memory, and the word that it is done.
+class StateReader {
+ public:
+  StateReader(std::shared_ptr<MutableBuffer> memory, std::shared_ptr<std::atomic<bool>> done)
+      : memory_(std::move(memory)), done_(std::move(done)) {}
+  StateReader(const StateReader&) = delete;
+  StateReader& operator=(const StateReader&) = delete;
+  ~StateReader() { done_->store(true, std::memory_order_release); }
+
+ private:
+  const std::shared_ptr<MutableBuffer> memory_;
+  const std::shared_ptr<std::atomic<bool>> done_;
+};
 
 // Calls block(segment, offset, elements) for runs of at most kBlockElements, and zeroes `out` between the segments.
 template <typename Block>
@@ -173,24 +199,41 @@ struct ShardMath::Impl {
 
   // A server holds some of the chunks, so state comes into being with a chunk's first update, on the thread that makes
   // it; from then on it stays where it is.
-  std::vector<MutableBuffer>& StateOf(ChunkId id) {
-    std::vector<MutableBuffer>& state = states[id.value];
+  std::vector<StateArray>& StateOf(ChunkId id) {
+    std::vector<StateArray>& state = states[id.value];
     if (!state.empty()) return state;
     const size_t bytes = ChunkAt(id).bytes;
     for (size_t i = 0; i < state_names.size(); ++i) {
-      const Place place = i == 0 ? Place::kFirstState : Place::kSecondState;
-      state.push_back(PlaceIn(MutableBuffer(bytes + SpanOf(bytes)), place, bytes));
-      Zero(state.back().data(), bytes);
+      auto memory =
+          std::make_shared<MutableBuffer>(PlaceIn(MutableBuffer(bytes + SpanOf(bytes)), StatePlace(i), bytes));
+      Zero(memory->data(), bytes);
+      state.push_back({std::move(memory), nullptr});
     }
     return state;
   }
+
+  // The i-th array for writing. What a checkpoint still reads is left to it, and the update goes on in a copy; the
+  // chunk fits the cache, so that the copy costs one more stream of memory traffic and not two.
+  std::byte* Writable(std::vector<StateArray>& state, size_t i, size_t bytes) {
+    if (i >= state.size()) return nullptr;
+    StateArray& array = state[i];
+    if (array.shared()) {
+      auto copy = std::make_shared<MutableBuffer>(TakeOutput(bytes, StatePlace(i)));
+      if (bytes > 0) std::memcpy(copy->data(), array.data(), bytes);
+      array.memory = std::move(copy);
+    }
+    array.reader_done.reset();
+    return array.memory->data();
+  }
+
+  static Place StatePlace(size_t i) { return i == 0 ? Place::kFirstState : Place::kSecondState; }
 
   const OptimizerOptions optimizer;
   const std::shared_ptr<const ChunkLayout> layout;
   BufferPool pool;
   const Loops& loops;
   const std::vector<std::string> state_names;
-  std::vector<std::vector<MutableBuffer>> states;  // by chunk, then as state_names; empty before the first update
+  std::vector<std::vector<StateArray>> states;  // by chunk, then as state_names; empty before the first update
 };
 
 ShardMath::ShardMath(const OptimizerOptions& optimizer, std::shared_ptr<const ChunkLayout> layout)
@@ -240,9 +283,9 @@ Buffer ShardMath::Apply(ChunkId id, const Buffer& parameters, const Buffer& sum,
   const SgdCoefficients sgd_coefficients = MakeSgd(impl_->optimizer, options);
   const AdamCoefficients adam_coefficients = MakeAdam(impl_->optimizer, options);
   const Loops& loops = impl_->loops;
-  std::vector<MutableBuffer>& state = impl_->StateOf(id);
-  std::byte* const first = state.empty() ? nullptr : state[0].data();
-  std::byte* const second = state.size() < 2 ? nullptr : state[1].data();
+  std::vector<StateArray>& state = impl_->StateOf(id);
+  std::byte* const first = impl_->Writable(state, 0, chunk.bytes);
+  std::byte* const second = impl_->Writable(state, 1, chunk.bytes);
   const Place place = options.update % 2 == 0 ? Place::kParametersEven : Place::kParametersOdd;
   MutableBuffer next = impl_->TakeOutput(chunk.bytes, place);
   ForEachBlock(chunk, next.data(), [&](const Segment& segment, size_t offset, size_t elements) {
@@ -262,7 +305,7 @@ Buffer ShardMath::Apply(ChunkId id, const Buffer& parameters, const Buffer& sum,
 
 std::map<std::string, Buffer> ShardMath::ExportState(ChunkId id) const {
   const size_t bytes = impl_->ChunkAt(id).bytes;
-  const std::vector<MutableBuffer>& state = impl_->states[id.value];
+  const std::vector<StateArray>& state = impl_->states[id.value];
   std::map<std::string, Buffer> out;
   for (size_t i = 0; i < impl_->state_names.size(); ++i) {
     MutableBuffer copy(bytes);
@@ -272,6 +315,20 @@ std::map<std::string, Buffer> ShardMath::ExportState(ChunkId id) const {
       std::memcpy(copy.data(), state[i].data(), bytes);
     }
     out.emplace(impl_->state_names[i], std::move(copy).Freeze());
+  }
+  return out;
+}
+
+std::map<std::string, Buffer> ShardMath::ShareState(ChunkId id) {
+  const size_t bytes = impl_->ChunkAt(id).bytes;
+  std::vector<StateArray>& state = impl_->StateOf(id);
+  std::map<std::string, Buffer> out;
+  for (size_t i = 0; i < state.size(); ++i) {
+    // Two readers of one memory: the second waits for nobody, it takes a copy.
+    const std::byte* const data = impl_->Writable(state, i, bytes);
+    state[i].reader_done = std::make_shared<std::atomic<bool>>(false);
+    auto reader = std::make_shared<StateReader>(state[i].memory, state[i].reader_done);
+    out.emplace(impl_->state_names[i], Buffer(std::move(reader), data, bytes));
   }
   return out;
 }
@@ -298,8 +355,9 @@ Status ShardMath::ImportState(ChunkId id, const std::map<std::string, Buffer>& s
               where + "\"" + name + "\" is missing; use the optimizer settings that the state was saved with"};
     }
   }
-  std::vector<MutableBuffer>& arrays = impl_->StateOf(id);
-  for (size_t i = 0; i < names.size(); ++i) std::memcpy(arrays[i].data(), state.at(names[i]).data(), bytes);
+  std::vector<StateArray>& arrays = impl_->StateOf(id);
+  for (size_t i = 0; i < names.size(); ++i)
+    std::memcpy(impl_->Writable(arrays, i, bytes), state.at(names[i]).data(), bytes);
   return Status::Ok();
 }
 

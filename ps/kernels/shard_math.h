@@ -18,7 +18,7 @@
 // tests/ps/optimizer_torch_test.cc compares and states the bounds.
 //
 // Threads: one ShardMath may work on different chunks at the same time (ForEachChunk does exactly that), and on one
-// chunk from one thread at a time. ExportState and ImportState count as work on their chunk.
+// chunk from one thread at a time. ExportState, ShareState and ImportState count as work on their chunk.
 #pragma once
 
 #include <cstdint>
@@ -64,14 +64,19 @@ class ShardMath {
   // buffers), as many weights as contributions.
   ChunkSum Sum(ChunkId chunk, std::span<const Buffer> contributions, std::span<const double> weights);
 
-  // One optimizer update: reads `parameters` and `sum`, updates the state of the chunk in place, returns the new
-  // parameters in a pooled buffer (`parameters` itself stays as it is: readers may hold it). fp32 and int64 buffers
-  // are taken from `sum` as they are. Not idempotent: the caller applies each update once.
+  // One optimizer update: reads `parameters` and `sum`, updates the state of the chunk in place (in a copy, when it is
+  // shared), returns the new parameters in a pooled buffer (`parameters` itself stays as it is: readers may hold it).
+  // fp32 and int64 buffers are taken from `sum` as they are. Not idempotent: the caller applies each update once.
   Buffer Apply(ChunkId chunk, const Buffer& parameters, const Buffer& sum, const ApplyOptions& options);
 
   // The optimizer state of a chunk as named arrays of the chunk's size ("momentum"; "exp_avg", "exp_avg_sq"; none for
   // SGD without momentum), zero where no update has happened. Copies: for checkpoints, catching up and tests.
   std::map<std::string, Buffer> ExportState(ChunkId chunk) const;
+
+  // The same arrays without a copy, for checkpoints: as long as any of these buffers lives, the next Apply on the chunk
+  // leaves it as it is and goes on in a copy (which costs it the traffic of one more array, once). The buffers may be
+  // dropped on any thread and outlive the ShardMath.
+  std::map<std::string, Buffer> ShareState(ChunkId chunk);
 
   // Sets a chunk's state to what ExportState gave, here or elsewhere; the updates that follow are then bit-equal to
   // those there. Other names or sizes than this optimizer's: kInvalidArgument, and the state stays as it was.

@@ -75,7 +75,7 @@ TEST(Status, ResultMovesWhatCannotBeCopied) {
 TEST(StatusDeathTest, AValueThatIsNotThereEndsTheProcessWithItsError) {
   EXPECT_DEATH(Half(3).value(), "invalid-argument: 3 is odd");
   EXPECT_DEATH(Result<int>(Status::Ok()).ok(), "needs an error");
-  EXPECT_DEATH(Status(Code::kOk, "no error"), "needs a code");
+  EXPECT_DEATH((void)Status(Code::kOk, "no error").ok(), "needs a code");
 }
 
 TEST(Status, EveryCodeHasANameOfItsOwn) {

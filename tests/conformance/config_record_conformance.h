@@ -74,6 +74,14 @@ TEST_P(ConfigRecordConformance, TheSameChangeAgainIsFine) {
   EXPECT_EQ(Read(), ConfigurationAt(1));
 }
 
+TEST_P(ConfigRecordConformance, WhatWasClearedWasNeverWritten) {
+  EXPECT_TRUE(record_->Clear().ok());  // nothing there
+  ASSERT_TRUE(record_->CompareAndSwap({0}, ConfigurationAt(7)).ok());
+  EXPECT_TRUE(record_->Clear().ok());
+  EXPECT_EQ(Read(), std::nullopt);
+  EXPECT_TRUE(record_->CompareAndSwap({0}, ConfigurationAt(1)).ok());
+}
+
 // Any number of writers race for each ballot: exactly one of them wins it.
 TEST_P(ConfigRecordConformance, OneWriterWinsEachBallot) {
   constexpr uint64_t kWriters = 4;

@@ -41,7 +41,7 @@ TEST_F(NumbersTest, Case23NanFromOneWorkerIsRefusedAndTheStepGoesOnWithoutIt) {
   EXPECT_EQ(EventsOf(report, "contribution-refused", "b").size(), 1u);
   EXPECT_EQ(b.result().at("nonfinite"), 1);
   EXPECT_TRUE(std::isfinite(b.result().at("p0").get<double>()));
-  const CommitLine& step = cluster.commits().at(7);
+  const CommitLine step = cluster.commits().at(7);
   EXPECT_FALSE(step.Names("b"));
   EXPECT_TRUE(step.Names("a"));
 }

@@ -1,86 +1,10 @@
-// Servers that die, join and are drained while the job runs, the coordinator's among them. Each test compares the final
-// parameters with those of a run that nothing happened to: the same contributions must give the same bits.
-#include <signal.h>
-
-#include "base/file.h"
-#include "tests/process/process_test.h"
+// Servers that die, join and are drained while the job runs, the coordinator's among them.
+#include "tests/process/servers_testing.h"
 
 namespace everstep::test {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr uint64_t kDataset = 12'000;
-const Flags kModel{"--dataset=12000", "--elements=6000", "--compute-ms=4"};
-
-class ServersTest : public ProcessTest {
- protected:
-  // All may take office: they share the folder of the record.
-  void StartReplicated(size_t count, Flags more = {"--timeout-s=10"}) {
-    Flags job{"--epochs=1",
-              "--batch=40",
-              "--learning-rate=0.3",
-              "--momentum=0.9",
-              "--chunk-bytes=1024",
-              "--no-progress",
-              "--state=" + cluster.path("state"),
-              "--servers=" + std::to_string(count)};
-    job.insert(job.end(), more.begin(), more.end());
-    Must(cluster.StartServer(job));
-    Must(cluster.WaitForAddress(0));
-    for (size_t i = 1; i < count; ++i) JoinServer();
-  }
-  Program& JoinServer(std::optional<std::string> address = {}) {
-    const std::string name = "ps" + std::to_string(next_++);
-    Program* server = Must(cluster.StartServer(
-        {"--join=" + address.value_or(cluster.address(0)), "--state=" + cluster.path("state"), "--no-progress",
-         "--records=" + cluster.path(name + ".jsonl"), "--report=" + cluster.path(name + ".json")}));
-    Must(cluster.WaitForAddress(next_ - 1));
-    return *server;
-  }
-  Program& StartModelWorker(const std::string& name) {
-    Flags flags = kModel;
-    flags.push_back("--dump=" + cluster.path(name + ".bin"));
-    return StartWorker(name, flags);
-  }
-  // What all coordinators together have committed; where two of them name a step they must agree.
-  std::vector<CommitLine> AllCommits() {
-    std::map<uint64_t, CommitLine> steps;
-    std::vector<std::string> files{"records.jsonl"};
-    for (size_t i = 1; i < next_; ++i) files.push_back("ps" + std::to_string(i) + ".jsonl");
-    for (const std::string& file : files) {
-      for (CommitLine& line : ReadCommits(cluster.path(file))) {
-        const auto [it, fresh] = steps.try_emplace(line.step, line);
-        EXPECT_EQ(it->second.digest, line.digest) << "two histories of step " << line.step;
-      }
-    }
-    std::vector<CommitLine> all;
-    for (auto& [step, line] : steps) all.push_back(std::move(line));
-    return all;
-  }
-  // The worker finished, the ledger is exact, and its parameters are those of an undisturbed run.
-  void ExpectSameAsUndisturbed(Program& worker) {
-    EXPECT_EQ(Must(worker.Wait(std::chrono::seconds(60))), 0) << worker.log();
-    const auto commits = AllCommits();
-    Must(CheckChain(commits));
-    Must(CheckLedger(commits, kDataset, 1));
-    const std::string got = Must(ReadFile(cluster.path(worker.name() + ".bin")));
-    Cluster calm;
-    Must(calm.StartServers(1, {"--epochs=1", "--batch=40", "--learning-rate=0.3", "--momentum=0.9",
-                               "--chunk-bytes=1024", "--timeout-s=10", "--no-progress"}));
-    Must(calm.StartWorker("a", {"--dataset=12000", "--elements=6000", "--dump=" + calm.path("a.bin")}));
-    Must(calm.WaitForCleanEnd(std::chrono::seconds(60)));
-    EXPECT_EQ(got, Must(ReadFile(calm.path("a.bin")))) << "other bits than without the disturbance";
-  }
-  uint64_t BytesOf(const json& status, const std::string& server) {
-    for (const json& s : status.at("servers")) {
-      if (s.at("name") == server) return s.at("bytes").get<uint64_t>();
-    }
-    return 0;
-  }
-
-  size_t next_ = 1;
-};
 
 TEST_F(ServersTest, Case1AKilledServerIsReplacedByItsCopiesAndNothingIsLost) {
   StartReplicated(3);
@@ -182,6 +106,34 @@ TEST_F(ServersTest, ACoordinatorThatIsStartedAgainGoesOnFromTheOthersCopies) {
   Program& second = *Must(cluster.Start("ps0-again", "everstep-ps", again));
   ExpectSameAsUndisturbed(a);
   EXPECT_EQ(Must(second.Wait()), 0) << second.log();
+}
+
+// A power cut: the record names servers that hold nothing any more. The newest checkpoint does.
+TEST_F(ServersTest, Case31AllServersKilledAtOnceGoOnFromTheCheckpoint) {
+  const Flags both{"--state=" + cluster.path("state"), "--checkpoints=" + cluster.path("ckpt"), "--checkpoint-every=10",
+                   "--no-progress"};
+  Flags first{"--epochs=1",  "--batch=40",         "--learning-rate=0.3", "--momentum=0.9",
+              "--servers=2", "--chunk-bytes=1024", "--timeout-s=10"};
+  first.insert(first.end(), both.begin(), both.end());
+  Must(cluster.StartServer(first));
+  Must(cluster.WaitForAddress(0));
+  Flags second = both;
+  second.push_back("--join=" + cluster.address(0));
+  Must(cluster.StartServer(second));
+  Must(cluster.WaitForAddress(1));
+  next_ = 2;
+  Program& a = StartModelWorker("a");
+  Must(cluster.WaitForStep(30));
+  Must(cluster.WaitFor("a checkpoint", [](const json& s) { return !EventsOf(s, "checkpoint").empty(); }));
+  for (size_t i : {0, 1}) cluster.server(i).Kill();
+  first.insert(first.end(), {"--listen=" + cluster.address(0), "--records=" + cluster.path("records.jsonl")});
+  second.push_back("--listen=" + cluster.address(1));
+  Program& again0 = *Must(cluster.Start("ps0-again", "everstep-ps", first));
+  Program& again1 = *Must(cluster.Start("ps1-again", "everstep-ps", second));
+  ExpectSameAsUndisturbed(a);
+  EXPECT_EQ(Must(again0.Wait()), 0) << again0.log();
+  EXPECT_EQ(Must(again1.Wait()), 0) << again1.log();
+  EXPECT_THAT(again0.log(), HasSubstr("resuming job"));
 }
 
 }  // namespace

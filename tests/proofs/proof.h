@@ -32,6 +32,11 @@ Status ProveSameMaths(const ProofContext& context, json* figures);
 Status ProveJoin(const ProofContext& context, json* figures);
 Status ProveShapes(const ProofContext& context, json* figures);
 Status ProveRefusals(const ProofContext& context, json* figures);
+Status ProveCheckpointStall(const ProofContext& context, json* figures);
+Status ProveServerLoss(const ProofContext& context, json* figures);
+Status ProveKillAnyone(const ProofContext& context, json* figures);
+Status ProveReshard(const ProofContext& context, json* figures);
+Status ProveEtcd(const ProofContext& context, json* figures);
 Status ProveWorkerApi(const ProofContext& context, json* figures);
 
 // A promise that was not kept.

@@ -231,7 +231,7 @@ TEST_F(CoordinatorFailure, Case23_ThePoisonedContributionIsLeftOutByANewBallot) 
   ASSERT_EQ(commits.size(), 1u);
   EXPECT_EQ(commits[0].seal.id, (SealId{{2}, {1}}));  // one seal a ballot (rule R8)
   EXPECT_EQ(ContributorsOf(commits[0]), (std::vector<uint64_t>{b_.id.value}));
-  EXPECT_EQ(Events(), (Names{"contribution-refused", "ballot"}));
+  EXPECT_EQ(Events(), (Names{"contribution-refused", "ballot", "recovered"}));
   EXPECT_EQ(coordinator_->counters().refused_contributions, 1u);
   // Both go on, and the refused samples are served again.
   const auto next = TakeGrant(a_);

@@ -29,6 +29,7 @@ void CoordinatorTest::AddServer() {
   Server server;
   server.life = {next_id_++};
   server.peer = {next_id_++};
+  server.promises = promises_at_first_;
   servers_.push_back(server);
   Hello hello;
   hello.role = PeerRole::kServer;

@@ -92,6 +92,7 @@ class CoordinatorTest : public testing::Test {
   bool record_answers_ = true;                     // the record store grants every change at once
   std::optional<Coordinator::Proposal> proposal_;  // not answered yet
   std::optional<Configuration> record_;
+  bool promises_at_first_ = true;  // new servers answer Promise
   uint64_t next_id_ = 1000;
 
  private:

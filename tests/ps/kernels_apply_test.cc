@@ -252,6 +252,48 @@ TEST(State, AfterImportUpdatesAreBitEqual) {
   }
 }
 
+// A checkpoint that is still being written keeps what it was given, and the training does not notice it.
+TEST(State, WhatIsSharedStaysAsItIsAndUpdatesAreBitEqual) {
+  const auto layout = MixedModel(1 << 20);
+  const uint64_t seed = test::Seed();
+  EVERSTEP_SEEDED(seed);
+  Random random(seed);
+  for (const Named& optimizer : Optimizers()) {
+    SCOPED_TRACE(optimizer.name);
+    ShardMath plain(optimizer.options, layout);
+    ShardMath saved(optimizer.options, layout);
+    Buffer parameters = At(RandomPayload(layout->chunk({0}), &random), 0);
+    std::vector<std::pair<std::map<std::string, Buffer>, std::map<std::string, Buffer>>> snapshots;
+    for (uint64_t step = 1; step <= 6; ++step) {
+      const Buffer sum = At(RandomPayload(layout->chunk({0}), &random), 0);
+      // Held over several updates, dropped before the next one, and two readers of one state.
+      if (step == 2 || step == 4) snapshots.emplace_back(saved.ShareState({0}), plain.ExportState({0}));
+      if (step == 4) snapshots.emplace_back(saved.ShareState({0}), plain.ExportState({0}));
+      if (step == 5) (void)saved.ShareState({0});
+      const Buffer next = saved.Apply({0}, parameters, sum, OptionsOf(step));
+      parameters = plain.Apply({0}, parameters, sum, OptionsOf(step));
+      ASSERT_EQ(Difference(ToBytes(next), ToBytes(parameters)), "") << step;
+      for (const auto& [shared, copy] : snapshots) {
+        for (const auto& [name, array] : copy) EXPECT_EQ(Difference(ToBytes(shared.at(name)), ToBytes(array)), "");
+      }
+    }
+  }
+}
+
+TEST(State, WhatIsSharedIsNoCopyAndOutlivesTheMath) {
+  const auto layout = OneTensor(1000);
+  OptimizerOptions o;
+  o.momentum = 0.9;
+  std::map<std::string, Buffer> shared;
+  {
+    ShardMath math(o, layout);
+    const std::byte* first = math.ShareState({0}).at("momentum").data();
+    shared = math.ShareState({0});  // the first reader is done: the same memory
+    EXPECT_EQ(shared.at("momentum").data(), first);
+  }
+  EXPECT_EQ(ToBytes(shared.at("momentum")), Bytes(4000));
+}
+
 TEST(State, ImportRefusesAnotherOptimizersOrModelsState) {
   const auto layout = OneTensor(10);
   OptimizerOptions o;

@@ -104,6 +104,13 @@ TEST_F(ReplicaPull, IsRefusedTyped) {
   EXPECT_EQ(mail_.TakeOne<PullRefused>(kWorker)->code, Code::kUnavailable);
 }
 
+// A server that was started again at an address which workers know: it may have their job in a moment.
+TEST_F(ReplicaPull, OfAServerWithoutAJobIsPutOff) {
+  replica_.OnMessage(now_, kWorker, {{77}, {1}, everstep::Pull{{1}, {1}, false, {}, {}}}, {});
+  mail_.Collect(replica_);
+  EXPECT_EQ(mail_.TakeOne<PullRefused>(kWorker)->code, Code::kUnavailable);
+}
+
 TEST_F(ReplicaPull, OfAnotherJobChunkOrShardIsRefused) {
   Start();
   replica_.OnMessage(now_, kWorker, {{78}, {1}, everstep::Pull{{1}, {1}, false, {}, {}}}, {});

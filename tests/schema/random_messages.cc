@@ -86,7 +86,10 @@ void Fill(Random& r, Missing* m) { *m = {RandomContribution(r), Chunks(r)}; }
 void Fill(Random& r, ChunkData* m) { *m = {{Number(r)}, {Number(r)}, {Number32(r)}}; }
 void Fill(Random& r, PullRefused* m) { *m = {Reason(r), {Number(r)}, RandomText(r, 100)}; }
 void Fill(Random& r, WrongShard* m) { *m = {RandomMap(r)}; }
-void Fill(Random& r, Promise* m) { *m = {RandomMap(r), RandomSpec(r, 5)}; }
+void Fill(Random& r, Promise* m) {
+  *m = {RandomMap(r), RandomSpec(r, 5)};
+  if (Coin(r)) m->restore = RestoreFrom{RandomText(r, 100), RandomSeal(r), Real(r)};
+}
 void Fill(Random& r, Promised* m) {
   m->server = {Number32(r)};
   m->incarnation = {Number(r)};
@@ -112,6 +115,13 @@ void Fill(Random& r, Applied* m) {
 void Fill(Random& r, StaleBallot* m) { *m = {{Number32(r)}, {Number(r)}, {Number(r)}}; }
 void Fill(Random&, StatusRequest*) {}
 void Fill(Random& r, StatusReply* m) { m->json = RandomText(r, 3000); }
+void Fill(Random& r, Snapshot* m) { *m = {{Number(r)}, {Number(r)}, RandomText(r, 100)}; }
+void Fill(Random& r, SnapshotDone* m) {
+  *m = {{Number32(r)}, RandomText(r, 100), RandomText(r, 100), Number(r), Number(r), Chunks(r), {}, Code::kOk, {}};
+  m->arrays = Several<std::string>(r, 3, [&] { return RandomText(r, 20); });
+  if (Coin(r)) m->code = Reason(r);
+  m->message = RandomText(r, 100);
+}
 void Fill(Random& r, ReplicateSum* m) {
   *m = {{Number32(r)}, {Number(r)}, RandomSealId(r), {Number(r)}, {Number32(r)}, Real(r)};
 }

@@ -13,7 +13,7 @@ namespace everstep::sim {
 class StrangerNode : public Node, public Tap {
  public:
   StrangerNode(World& world, const Scenario& scenario)
-      : Node(world, "stranger"), scenario_(scenario), random_(Mix64(scenario.seed ^ 0x57a)) {
+      : Node(world, "stranger"), random_(Mix64(scenario.seed ^ 0x57a)) {
     world.AddTap(this);
   }
 
@@ -41,7 +41,6 @@ class StrangerNode : public Node, public Tap {
   std::pair<Envelope, Buffer> BadPush(Envelope push);
   Envelope Overheard(std::initializer_list<std::string_view> names);
 
-  const Scenario& scenario_;
   Random random_;
   std::deque<Envelope> heard_;
   std::optional<Envelope> newest_push_;

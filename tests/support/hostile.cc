@@ -214,7 +214,7 @@ Body ForgeBody(size_t kind, Random& random) {
       ChunkData{version, {random.Next()}, chunk},
       PullRefused{code, version, text},
       WrongShard{ForgeMap(random)},
-      Promise{ForgeMap(random), ForgeSpec(random)},
+      Promise{ForgeMap(random), ForgeSpec(random), RestoreFrom{text, ForgeSeal(random), 1}},
       Promised{
           server, {random.Next()}, version, {random.Next()}, ForgeSeal(random), 1, ForgeSeal(random), {{chunk, 1}}, {}},
       Staged{server, ForgeContribution(random)},
@@ -226,6 +226,8 @@ Body ForgeBody(size_t kind, Random& random) {
       StaleBallot{server, {random.Next()}, version},
       StatusRequest{},
       StatusReply{"{" + text},
+      Snapshot{version, {random.Next()}, text},
+      SnapshotDone{server, text, "../" + text, random.Next(), random.Next(), {chunk}, {text.substr(0, 20)}, code, text},
       ReplicateSum{server, {random.Next()}, seal, {random.Next()}, chunk, 1},
       WantSums{server, {random.Next()}, seal, {random.Next()}, {chunk, chunk}},
       ReceiveChunks{

@@ -58,8 +58,10 @@ void Link::Receive(Inbound inbound) {
     case Kind::kCredit:
       if (!send_window_.Return(inbound.prelude.value)) {
         Break("returned credit for bytes that it was not sent");
+      } else if (!queue_.empty()) {
+        host_->Wake(*this);  // what waited for credit goes on by itself, not with the next Send
       }
-      return;  // the host flushes after reading
+      return;
     case Kind::kClose: Finish(DecodeReason(inbound.prelude.value, inbound.header.span(), peer_)); return;
     case Kind::kHello:
     case Kind::kWelcome:
