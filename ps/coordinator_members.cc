@@ -10,6 +10,9 @@ namespace {
 
 std::string Label(const Member& member) { return member.name; }
 
+// Leases of one coordinator's life are numbered; the life is in the upper bits.
+bool Newer(LeaseId a, LeaseId b) { return a.value > b.value && a.value >> 24 == b.value >> 24; }
+
 std::string Hex(uint64_t value) {
   char text[20];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
@@ -150,6 +153,11 @@ void Coordinator::Handle(Time now, PeerId from, const Ready& m) {
   member->last_seen = now;
   for (std::optional<Work>* work : {&member->work, &member->next}) {
     if (m.void_lease != LeaseId{} && *work && (*work)->lease.id == m.void_lease) ReturnWork(work);
+  }
+  // It wants other work than a lease that it was given after the one it is believed to work on, by a seal that was
+  // dropped: it has gone on since, and what a lost server had of the older contribution it cannot push again.
+  if (member->work && Newer(m.void_lease, member->work->lease.id) && !IsWhole(member->id, member->work->lease.id)) {
+    ReturnWork(&member->work);
   }
   if (member->ready) return;
   member->ready = true;
