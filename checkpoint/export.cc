@@ -38,7 +38,7 @@ Status ExportModel(Checkpoint& checkpoint, const std::string& path) {
   for (size_t i : order) {
     StoredTensor& t = tensors.emplace_back();
     t.name = specs[i].name;
-    t.dtype = specs[i].dtype == DType::kFloat32 ? "F32" : "I64";
+    t.dtype = SafetensorsName(specs[i].dtype);
     for (int64_t size : specs[i].shape) t.shape.push_back(static_cast<uint64_t>(size));
   }
   const SafetensorsMetadata metadata = {{"format", "pt"},

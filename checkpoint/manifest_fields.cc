@@ -68,6 +68,7 @@ void Fields(V& v, JobSpec& j) {
   v.Optional("max_steps", j.max_steps);
   v.Optional("servers", j.servers);
   v.Optional("replication", j.replication);
+  v.Optional("verify_replicas", j.verify_replicas);
   v.Optional("min_workers", j.min_workers);
   v.Optional("max_workers", j.max_workers);
   v.Optional("quorum", j.quorum);

@@ -185,6 +185,15 @@ Result<std::unique_ptr<StoreReader>> OpenFile(const std::string& path) {
 
 }  // namespace
 
+std::string_view SafetensorsName(DType dtype) { return dtype == DType::kFloat32 ? "F32" : "I64"; }
+
+std::optional<DType> DTypeOfSafetensors(std::string_view name) {
+  for (const DType dtype : {DType::kFloat32, DType::kInt64}) {
+    if (name == SafetensorsName(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
 uint64_t SafetensorsElementBits(std::string_view dtype) {
   static const std::map<std::string_view, uint64_t> kBits = {
       {"BOOL", 8},  {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"I16", 16}, {"U16", 16}, {"F16", 16},

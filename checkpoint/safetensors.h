@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@
 
 #include "base/status.h"
 #include "checkpoint/store.h"
+#include "schema/parameter_spec.h"
 
 namespace everstep {
 
@@ -38,6 +40,10 @@ struct StoredTensor {
 };
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
+
+// What the format calls the dtypes that a model may have; nothing for all others.
+std::string_view SafetensorsName(DType dtype);
+std::optional<DType> DTypeOfSafetensors(std::string_view name);
 
 // Bits of one element, or 0 for a dtype that the format does not know.
 uint64_t SafetensorsElementBits(std::string_view dtype);

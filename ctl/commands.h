@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -14,6 +15,9 @@ class App;
 namespace everstep::ctl {
 
 using Command = std::function<int()>;
+
+// --servers, for the commands that speak to a running job.
+void AddServersOption(CLI::App& command, std::vector<std::string>* servers);
 
 void AddDrainCommand(CLI::App& app, Command* chosen);
 void AddStatusCommand(CLI::App& app, Command* chosen);

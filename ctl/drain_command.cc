@@ -58,12 +58,7 @@ void AddDrainCommand(CLI::App& app, Command* chosen) {
   CLI::App* command = app.add_subcommand("drain", "Take everything off a server of a running job, then it ends");
   auto options = std::make_shared<Options>();
   command->add_option("server", options->server, "Its name, as everstep status shows it")->required();
-  command
-      ->add_option(
-          "--servers", options->servers,
-          "Addresses of the job's servers, comma-separated, e.g. tcp://127.0.0.1:7070, or etcd://HOST:PORT/JOB")
-      ->delimiter(',')
-      ->required();
+  AddServersOption(*command, &options->servers);
   command->add_option("--timeout-s", options->timeout_s, "How long to wait until it is empty")
       ->check(CLI::Range(0.01, 86400.0))
       ->capture_default_str();

@@ -12,6 +12,14 @@ int Complain(const Status& status) {
   return ExitCode(status.code());
 }
 
+void AddServersOption(CLI::App& command, std::vector<std::string>* servers) {
+  command
+      .add_option("--servers", *servers,
+                  "Addresses of the job's servers, comma-separated, e.g. tcp://127.0.0.1:7070, or etcd://HOST:PORT/JOB")
+      ->delimiter(',')
+      ->required();
+}
+
 void AddVersionCommand(CLI::App& app, Command* chosen) {
   app.add_subcommand("version", "The version of this program and of its protocol")->callback([chosen] {
     *chosen = [] {

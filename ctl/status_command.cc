@@ -61,12 +61,7 @@ int Run(Options options) {
 void AddStatusCommand(CLI::App& app, Command* chosen) {
   CLI::App* command = app.add_subcommand("status", "How a job is doing: steps, workers, servers, samples, events");
   auto options = std::make_shared<Options>();
-  command
-      ->add_option(
-          "--servers", options->servers,
-          "Addresses of the job's servers, comma-separated, e.g. tcp://127.0.0.1:7070, or etcd://HOST:PORT/JOB")
-      ->delimiter(',')
-      ->required();
+  AddServersOption(*command, &options->servers);
   command->add_flag("--json", options->json, "The server's answer as it is (docs/reports.md)");
   command->add_flag("--watch", options->watch, "Again each second, until the job ends");
   command->add_option("--timeout-s", options->timeout_s, "How long to wait for an answer")

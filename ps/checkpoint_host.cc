@@ -23,8 +23,6 @@ void YieldToOthers() {
   if (!std::exchange(done, true)) (void)setpriority(PRIO_PROCESS, 0, kNice);
 }
 
-const char* DTypeName(DType dtype) { return dtype == DType::kFloat32 ? "F32" : "I64"; }
-
 bool AllFinite(const std::byte* bytes, uint64_t size) {
   for (uint64_t i = 0; i + sizeof(float) <= size; i += sizeof(float)) {
     float value = 0;
@@ -112,7 +110,7 @@ Status CheckpointHost::LoadInitial(const RestoreWork& work, const ChunkLayout& l
     for (const Segment& segment : chunk.segments) {
       const TensorSpec& tensor = layout.spec().tensors[segment.tensor];
       const StoredTensor* const stored = file.header().Find(tensor.name);
-      if (stored == nullptr || stored->dtype != DTypeName(tensor.dtype) || stored->bytes() != tensor.bytes())
+      if (stored == nullptr || stored->dtype != SafetensorsName(tensor.dtype) || stored->bytes() != tensor.bytes())
         return {Code::kWrongSpec, options_.init + " has no tensor \"" + tensor.name + "\" like the model's"};
       std::byte* const to = bytes.data() + segment.chunk_offset;
       EVERSTEP_RETURN_IF_ERROR(file.Read(*stored, segment.tensor_offset, {to, static_cast<size_t>(segment.bytes)}));
@@ -166,11 +164,12 @@ Result<std::vector<TensorSpec>> ReadInitialFile(const std::string& path) {
   EVERSTEP_ASSIGN(const SafetensorsReader file, SafetensorsReader::OpenPath(path));
   std::vector<TensorSpec> tensors;
   for (const StoredTensor& stored : file.header().tensors) {
-    if (stored.dtype != "F32" && stored.dtype != "I64") {
+    const std::optional<DType> dtype = DTypeOfSafetensors(stored.dtype);
+    if (!dtype) {
       return Status(Code::kInvalidArgument, path + ": tensor \"" + stored.name + "\" is " + stored.dtype +
                                                 "; initial values are F32 (or I64 for counters), convert it first");
     }
-    TensorSpec tensor{stored.name, {}, stored.dtype == "F32" ? DType::kFloat32 : DType::kInt64, Role::kTrainable};
+    TensorSpec tensor{stored.name, {}, *dtype, Role::kTrainable};
     for (uint64_t size : stored.shape) tensor.shape.push_back(static_cast<int64_t>(size));
     tensors.push_back(std::move(tensor));
   }

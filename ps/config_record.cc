@@ -9,8 +9,6 @@
 namespace everstep {
 namespace {
 
-Status Outrun(Ballot found) { return {Code::kStale, "the record is at ballot " + ToString(found)}; }
-
 class MemoryRecord : public ConfigRecord {
  public:
   Result<std::optional<Configuration>> Read() override {
@@ -19,11 +17,8 @@ class MemoryRecord : public ConfigRecord {
   }
 
   Status CompareAndSwap(Ballot expected, const Configuration& next) override {
-    EVERSTEP_CHECK(next.ballot > expected, "ballots only grow");
     std::lock_guard lock(mutex_);
-    const Ballot found = record_ ? record_->ballot : Ballot{};
-    if (found == next.ballot && *record_ == next) return Status::Ok();  // our own write, asked for again
-    if (found != expected) return Outrun(found);
+    if (auto answer = AnswerWithoutWriting(record_, expected, next)) return *answer;
     record_ = next;
     return Status::Ok();
   }
@@ -61,12 +56,9 @@ class FileRecord : public ConfigRecord {
   }
 
   Status CompareAndSwap(Ballot expected, const Configuration& next) override {
-    EVERSTEP_CHECK(next.ballot > expected, "ballots only grow");
     EVERSTEP_ASSIGN(const FileLock lock, FileLock::Acquire(lock_path_, true));
     EVERSTEP_ASSIGN(const std::optional<Configuration> found, ReadLocked());
-    if (found && *found == next) return Status::Ok();
-    const Ballot ballot = found ? found->ballot : Ballot{};
-    if (ballot != expected) return Outrun(ballot);
+    if (auto answer = AnswerWithoutWriting(found, expected, next)) return *answer;
     return WriteFileDurably(path_, Serialize(next));
   }
 
@@ -93,6 +85,15 @@ class FileRecord : public ConfigRecord {
 };
 
 }  // namespace
+
+std::optional<Status> AnswerWithoutWriting(const std::optional<Configuration>& found, Ballot expected,
+                                           const Configuration& next) {
+  EVERSTEP_CHECK(next.ballot > expected, "ballots only grow");
+  if (found && *found == next) return Status::Ok();  // our own write, asked for again
+  const Ballot ballot = found ? found->ballot : Ballot{};
+  if (ballot != expected) return Status(Code::kStale, "the record is at ballot " + ToString(ballot));
+  return std::nullopt;
+}
 
 // Two messages of the wire format, length before each: a Promise with map and spec (the ballot is its
 // envelope's), and a Hello with holder and dataset size. So the record is verified like anything else from outside.

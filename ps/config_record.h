@@ -35,6 +35,11 @@ struct Configuration {
 std::string Serialize(const Configuration& configuration);
 Result<Configuration> ParseConfiguration(std::string_view bytes);
 
+// The rule of compare-and-swap, for every store: the answer to a change that needs no writing any more (Ok: it is in
+// force already; kStale: the record has moved on), or nothing when `next` is to be written in place of `found`.
+std::optional<Status> AnswerWithoutWriting(const std::optional<Configuration>& found, Ballot expected,
+                                           const Configuration& next);
+
 class ConfigRecord {
  public:
   virtual ~ConfigRecord() = default;

@@ -178,9 +178,6 @@ class Replica {
     uint64_t duplicate_pushes = 0;
     uint64_t nonfinite = 0;      // contributions found with NaN or Inf
     uint64_t waiting_pulls = 0;  // now
-    uint64_t copied_chunks = 0;  // received for a move
-    uint64_t copied_bytes = 0;
-    uint64_t resent_sums = 0;
   };
   Stats stats() const;
 

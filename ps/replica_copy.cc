@@ -99,8 +99,6 @@ void Replica::Handle(const ChunkState& m, Buffer payload) {
   // Held already: nothing may touch the state that the next update goes on from.
   if (std::find(held_chunks_.begin(), held_chunks_.end(), m.chunk) != held_chunks_.end()) return;
   move_->importing.insert(m.chunk);
-  ++counters_.copied_chunks;
-  counters_.copied_bytes += payload.size();
   imports_.push_back({m, std::move(payload)});
 }
 

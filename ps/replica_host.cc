@@ -36,11 +36,7 @@ void ReplicaHost::RunSum(SumWork work) {
       result->nonfinite[i] = std::move(sum.nonfinite);
     });
     work->contributions.clear();
-    loop_.Post([this, alive, result] {
-      if (!*alive) return;
-      core_.OnSummed(SteadyNow(), std::move(*result));
-      changed_();
-    });
+    Deliver(alive, result, &Replica::OnSummed);
   });
 }
 
@@ -54,11 +50,7 @@ void ReplicaHost::RunApply(ApplyWork work) {
       result->parameters[i] = math.Apply(work->chunks[i], work->parameters[i], work->sums[i], options);
       if (work->check) result->checksums[i] = Checksum64(result->parameters[i].span());
     });
-    loop_.Post([this, alive, result] {
-      if (!*alive) return;
-      core_.OnApplied(SteadyNow(), std::move(*result));
-      changed_();
-    });
+    Deliver(alive, result, &Replica::OnApplied);
   });
 }
 
@@ -79,11 +71,7 @@ void ReplicaHost::RunExport(ExportWork work) {
       append(array);
     }
     result->payload = std::move(payload).Freeze();
-    loop_.Post([this, alive, result] {
-      if (!*alive) return;
-      core_.OnExported(SteadyNow(), std::move(*result));
-      changed_();
-    });
+    Deliver(alive, result, &Replica::OnExported);
   });
 }
 
@@ -99,11 +87,7 @@ void ReplicaHost::RunImport(ImportWork work) {
     result->outcome = math.ImportState(result->header.chunk, state);
     // A copy of its own: the received buffer is several times as large as the part that is kept.
     result->parameters = Buffer::Copy(work->payload.data(), bytes);
-    loop_.Post([this, alive, result] {
-      if (!*alive) return;
-      core_.OnImported(SteadyNow(), std::move(*result));
-      changed_();
-    });
+    Deliver(alive, result, &Replica::OnImported);
   });
 }
 

@@ -24,12 +24,21 @@ class ReplicaHost {
  private:
   void RunSum(SumWork work);
   void RunApply(ApplyWork work);
+  void RunExport(ExportWork work);
+  void RunImport(ImportWork work);
   // replica_host_checkpoint.cc
   void RunSnapshot(SnapshotWork work);
   void RunRestore(RestoreWork work);
   void SetState(CheckpointHost::Loaded loaded);
-  void RunExport(ExportWork work);
-  void RunImport(ImportWork work);
+  // Any of this host's threads: the core gets the result on the loop, if the host still lives by then (`alive`).
+  template <typename T>
+  void Deliver(std::shared_ptr<bool> alive, std::shared_ptr<T> result, void (Replica::*receive)(Time, T)) {
+    loop_.Post([this, alive = std::move(alive), result = std::move(result), receive] {
+      if (!*alive) return;
+      (core_.*receive)(SteadyNow(), std::move(*result));
+      changed_();
+    });
+  }
   kernels::ShardMath& Math();
 
   Loop& loop_;

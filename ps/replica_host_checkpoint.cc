@@ -13,11 +13,7 @@ void ReplicaHost::RunSnapshot(SnapshotWork work) {
       if (!*alive) return;
       checkpoint_.Post([this, alive, work, state] {
         auto done = std::make_shared<SnapshotDone>(checkpoint_.Write(std::move(*work), std::move(*state)));
-        loop_.Post([this, alive, done] {
-          if (!*alive) return;
-          core_.OnSnapshotWritten(SteadyNow(), std::move(*done));
-          changed_();
-        });
+        Deliver(alive, done, &Replica::OnSnapshotWritten);
       });
     });
   });
@@ -41,11 +37,7 @@ void ReplicaHost::SetState(CheckpointHost::Loaded loaded) {
         for (const auto& [chunk, arrays] : loaded->state) {
           if (result.outcome.ok()) result.outcome = math.ImportState(chunk, arrays);
         }
-        loop_.Post([this, alive, loaded] {
-          if (!*alive) return;
-          core_.OnRestored(SteadyNow(), std::move(loaded->result));
-          changed_();
-        });
+        Deliver(alive, std::shared_ptr<RestoreResult>(loaded, &result), &Replica::OnRestored);
       });
 }
 

@@ -165,7 +165,6 @@ void Replica::Handle(PeerId from, const WantSums& m) {
   for (ChunkId chunk : m.chunks) {
     if (chunk.value >= layout_->size() || !map_->IsPrimary(id_, chunk) || !map_->Holds(m.server, chunk)) continue;
     if (!record->sums.contains(chunk)) continue;
-    ++counters_.resent_sums;
     SendSum(from, *record, chunk);
   }
 }

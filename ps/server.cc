@@ -12,7 +12,6 @@
 namespace everstep {
 namespace {
 
-constexpr PeerId kLocalPeer{1};
 constexpr Duration kConnectDeadline = std::chrono::seconds(2);
 // While the coordinator is looked for, or might fall silent, it is a matter of tenths of a second.
 constexpr Duration kWatchEvery = std::chrono::milliseconds(50);
@@ -112,9 +111,10 @@ void Server::ServeAnew() {
 
 Status Server::StartCoordinator() {
   std::unique_ptr<ConfigRecord> record = MakeMemoryRecord();
+  std::optional<Configuration> found;
   if (KeepsRecord()) {
     EVERSTEP_ASSIGN(record, OpenRecord(options_.job->name));
-    EVERSTEP_ASSIGN(std::optional<Configuration> found, record->Read());
+    EVERSTEP_ASSIGN(found, record->Read());
     if (found && !options_.allow_fresh) {
       // Whoever was at this address is gone, and this process holds nothing; others may still have copies of
       // everything.
@@ -134,7 +134,7 @@ Status Server::StartCoordinator() {
   }
   EVERSTEP_ASSIGN(const bool first, ClaimOffice());
   if (!first) return Status::Ok();
-  EVERSTEP_ASSIGN(CoordinatorHost::Options host, PrepareJob(*record));
+  EVERSTEP_ASSIGN(CoordinatorHost::Options host, PrepareJob(*record, found));
   coordinator_ = std::make_unique<CoordinatorHost>(loop_, std::move(host), std::move(record), [this] { Pump(); });
   kept_records_ = true;
   Register();
@@ -225,6 +225,15 @@ void Server::ClosePeer(PeerId id) {
   loop_.Post([this] { closing_.clear(); });
 }
 
+void Server::DropPeer(Time now, PeerId id) {
+  replica_->core().OnClosed(now, id);
+  ClosePeer(id);
+}
+
+void Server::DropAllPeers(Time now) {
+  while (!peers_.empty()) DropPeer(now, peers_.begin()->first);
+}
+
 void Server::AnswerStatus(PeerId to, const Envelope& request) {
   const auto it = peers_.find(to);
   if (it == peers_.end() || !it->second->connection) return;
@@ -262,8 +271,7 @@ void Server::Pump() {
       coordinator_->Collect(now);
       for (Outgoing& message : coordinator_->core().TakeOutbox()) Deliver(true, std::move(message));
       for (PeerId id : coordinator_->core().TakeClosings()) {
-        ClosePeer(id);
-        replica_->core().OnClosed(now, id);
+        DropPeer(now, id);
       }
     }
     while (!local_.empty()) {
@@ -333,9 +341,7 @@ void Server::CheckEnd(Time now) {
     log::Warning(core.failure()->message() + "; serving anew, as a new life");
     loop_.Post([this] {
       standing_down_ = false;
-      std::vector<PeerId> links;
-      for (const auto& [id, peer] : peers_) links.push_back(id);
-      for (PeerId id : links) ClosePeer(id);
+      DropAllPeers(SteadyNow());
       coordinator_link_ = {};
       hint_ = coordinator_address_;
       ServeAnew();

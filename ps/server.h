@@ -58,6 +58,8 @@ class Server {
   void OnEnd(std::function<void()> on_end) { on_end_ = std::move(on_end); }
 
  private:
+  static constexpr PeerId kLocalPeer{1};  // the process's own other core
+
   class Peer;
   struct Local {
     bool to_coordinator = false;
@@ -80,7 +82,8 @@ class Server {
   Result<bool> ClaimOffice();
   void Register();
   void Unregister();
-  Result<CoordinatorHost::Options> PrepareJob(ConfigRecord& record);
+  // `found`: what the record holds.
+  Result<CoordinatorHost::Options> PrepareJob(ConfigRecord& record, const std::optional<Configuration>& found);
   Result<CoordinatorHost::Options> HostOptions(Coordinator::Options core) const;
 
   // server_office.cc
@@ -106,6 +109,9 @@ class Server {
   void Deliver(bool from_coordinator, Outgoing message);
   Status OpenPeer(PeerId id, const std::string& address);
   void ClosePeer(PeerId id);
+  // ... and the replica learns it.
+  void DropPeer(Time now, PeerId id);
+  void DropAllPeers(Time now);
   void SendTo(PeerId id, const Envelope& envelope);
   void Arm(Time now);
   void CheckEnd(Time now);
@@ -118,7 +124,7 @@ class Server {
   std::unique_ptr<transport::Listener> listener_;
   std::map<PeerId, std::unique_ptr<Peer>> peers_;
   std::vector<std::unique_ptr<Peer>> closing_;
-  uint64_t next_peer_ = 2;  // 1 is the process's own other core
+  uint64_t next_peer_ = kLocalPeer.value + 1;
   PeerId coordinator_link_;
   std::string coordinator_address_;  // at the other end of that link, or of the last one
   Time coordinator_lost_ = Time::Never();

@@ -9,7 +9,6 @@
 namespace everstep {
 namespace {
 
-constexpr PeerId kLocalPeer{1};
 constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
 constexpr Duration kLongestBackoff = std::chrono::seconds(1);
 // A server that does not coordinate may do so in a moment.
@@ -83,8 +82,7 @@ void Server::ConnectToCoordinator() {
 void Server::Follow(Time now, const NotCoordinator& m) {
   const PeerId id = coordinator_link_;
   coordinator_link_ = {};
-  replica_->core().OnClosed(now, id);
-  ClosePeer(id);
+  DropPeer(now, id);
   if (coordinator_lost_ == Time::Never()) {
     coordinator_lost_ = now;
     office_at_ = now;
@@ -103,9 +101,7 @@ void Server::WatchCoordinator(Time now) {
   if (coordinator_link_ != PeerId{} && core.job_spec() && !core.finished()) {
     const Duration patience = core.job_spec()->lease();
     if (now - core.heard_at() > patience) {
-      const PeerId id = coordinator_link_;
-      replica_->core().OnClosed(now, id);
-      ClosePeer(id);
+      DropPeer(now, coordinator_link_);
       LoseCoordinator(now, "it fell silent");
     }
   }
@@ -194,11 +190,7 @@ Status Server::TakeOffice(Time now, Configuration found) {
   coordinator_ = std::make_unique<CoordinatorHost>(loop_, std::move(host), std::move(record), [this] { Pump(); });
   kept_records_ = true;
   found_.reset();
-  if (coordinator_link_ != PeerId{}) {
-    const PeerId id = std::exchange(coordinator_link_, PeerId{});
-    replica_->core().OnClosed(now, id);
-    ClosePeer(id);
-  }
+  if (coordinator_link_ != PeerId{}) DropPeer(now, std::exchange(coordinator_link_, PeerId{}));
   coordinator_lost_ = Time::Never();
   Register();
   replica_->core().OnCoordinatorLink(now, kLocalPeer);
@@ -211,12 +203,7 @@ void Server::StandDown(Time now) {
   if (!coordinator_ || ended_) return;
   coordinator_.reset();
   Unregister();
-  std::vector<PeerId> links;
-  for (const auto& [id, peer] : peers_) links.push_back(id);
-  for (PeerId id : links) {
-    replica_->core().OnClosed(now, id);
-    ClosePeer(id);
-  }
+  DropAllPeers(now);
   replica_->core().OnClosed(now, kLocalPeer);
   local_.clear();
   coordinator_lost_ = now;

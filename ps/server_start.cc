@@ -56,8 +56,7 @@ Result<CoordinatorHost::Options> Server::HostOptions(Coordinator::Options core) 
   return host;
 }
 
-Result<CoordinatorHost::Options> Server::PrepareJob(ConfigRecord& record) {
-  EVERSTEP_ASSIGN(const std::optional<Configuration> found, record.Read());
+Result<CoordinatorHost::Options> Server::PrepareJob(ConfigRecord& record, const std::optional<Configuration>& found) {
   const CheckpointOptions& checkpoints = options_.checkpoints;
   EVERSTEP_ASSIGN(const std::optional<Resumed> resumed,
                   FindResumePoint(checkpoints, *options_.job, options_.allow_fresh, found, options_.records_path));

@@ -82,7 +82,6 @@ void Session::AdoptMap(Time now, const ShardMap& map) {
   }
   layout_ = std::move(layout);
   const std::optional<ShardMap> before = std::exchange(map_, map);
-  ++stats_.maps;
   std::set<ServerId> named;
   for (const ServerEntry& server : map.servers) {
     if (map.PrimaryChunks(server.id).empty()) continue;  // nothing to say to it

@@ -103,7 +103,6 @@ class Session {
     uint64_t dropped = 0;      // contributions that were refused or came too late
     uint64_t nonfinite = 0;    // of those, refused for NaN or Inf
     uint64_t repushed_chunks = 0;
-    uint64_t maps = 0;     // adopted
     uint64_t repulls = 0;  // because the shards answered with different versions
   };
   const Stats& stats() const { return stats_; }

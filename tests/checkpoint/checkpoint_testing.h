@@ -26,6 +26,7 @@ inline ParameterSpec OddSpec() {
 
 inline JobSpec SavedJob(uint64_t chunk_bytes = 256) {
   JobSpec job;
+  job.verify_replicas = 5;
   job.name = "saved";
   job.optimizer.momentum = 0.9;
   job.chunk_bytes = chunk_bytes;

@@ -40,13 +40,7 @@ TEST_F(EtcdServersTest, AFrozenCoordinatorChangesNothingWhenItWakes) {
   StartReplicated(3, {"--timeout-s=5"});
   Program& a = StartModelWorker("a");
   Must(cluster.WaitForStep(30));
-  cluster.server(0).Signal(SIGSTOP);
-  const Time frozen = SteadyNow();
-  while (AllCommits().back().step < 60 || ReadCommits(cluster.path("records.jsonl")).back().step > 59) {
-    ASSERT_LT(Seconds(SteadyNow() - frozen), 20) << "nobody took office: " << cluster.server(1).log();
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-  cluster.server(0).Signal(SIGCONT);
+  ASSERT_NO_FATAL_FAILURE(FreezeTheCoordinatorMeanwhile());
   ExpectSameAsUndisturbed(a);
   EXPECT_THAT(cluster.server(0).log(), HasSubstr("stands down"));
 }

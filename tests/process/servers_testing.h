@@ -46,18 +46,19 @@ class ServersTest : public ProcessTest {
   }
   // What all coordinators together have committed; where two of them name a step they must agree.
   std::vector<CommitLine> AllCommits() {
-    std::map<uint64_t, CommitLine> steps;
-    std::vector<std::string> files{"records.jsonl"};
-    for (size_t i = 1; i < next_; ++i) files.push_back("ps" + std::to_string(i) + ".jsonl");
-    for (const std::string& file : files) {
-      for (CommitLine& line : ReadCommits(cluster.path(file))) {
-        const auto [it, fresh] = steps.try_emplace(line.step, line);
-        EXPECT_EQ(it->second.digest, line.digest) << "two histories of step " << line.step;
-      }
+    std::vector<std::string> paths{cluster.path("records.jsonl")};
+    for (size_t i = 1; i < next_; ++i) paths.push_back(cluster.path("ps" + std::to_string(i) + ".jsonl"));
+    return Must(ReadAllCommits(paths));
+  }
+  // Server 0 coordinates and is stopped until another one has committed 30 steps or so, then it wakes.
+  void FreezeTheCoordinatorMeanwhile() {
+    cluster.server(0).Signal(SIGSTOP);
+    const Time frozen = SteadyNow();
+    while (AllCommits().back().step < 60 || ReadCommits(cluster.path("records.jsonl")).back().step > 59) {
+      ASSERT_LT(Seconds(SteadyNow() - frozen), 20) << "nobody took office: " << cluster.server(1).log();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    std::vector<CommitLine> all;
-    for (auto& [step, line] : steps) all.push_back(std::move(line));
-    return all;
+    cluster.server(0).Signal(SIGCONT);
   }
   // The worker finished, the ledger is exact, and its parameters are those of an undisturbed run.
   void ExpectSameAsUndisturbed(Program& worker) {

@@ -87,11 +87,7 @@ TEST_F(CoordinatorJoin, AServerThatReconnectsIsTheSame) {
   Start(2, {"a"});
   Close(servers_[1].peer);
   servers_[1].peer = {next_id_++};
-  Hello hello;
-  hello.role = PeerRole::kServer;
-  hello.incarnation = servers_[1].life;
-  hello.address = "tcp://ps1";
-  DeliverAt(servers_[1].peer, {}, hello);
+  DeliverAt(servers_[1].peer, {}, HelloOf(servers_[1], "tcp://ps1"));
   EXPECT_EQ(ServerGot<Welcome>(1).size(), 1u);
   EXPECT_EQ(coordinator_->Servers().size(), 2u);
   Pass(job_.lease() * 2, {});

@@ -28,10 +28,7 @@ class CoordinatorRecovery : public test::CoordinatorTest {
     Begin(record_);
     for (Server& server : servers_) {
       server.peer = {next_id_++};
-      Hello hello;
-      hello.role = PeerRole::kServer;
-      hello.incarnation = server.life;
-      hello.address = "tcp://ps";
+      Hello hello = HelloOf(server, "tcp://ps");
       hello.name = "ps";
       DeliverAt(server.peer, {}, hello);
     }

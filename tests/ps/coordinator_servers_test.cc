@@ -89,12 +89,7 @@ TEST_F(CoordinatorServers, Case1_ALostServersCopiesTakeOverWithinTheStep) {
 TEST_F(CoordinatorServers, AServerThatComesBackAtOnceIsNotReplaced) {
   StartWith(2);
   Close(servers_[1].peer);
-  servers_[1].peer = {next_id_++};
-  Hello hello;
-  hello.role = PeerRole::kServer;
-  hello.incarnation = servers_[1].life;
-  hello.address = "tcp://ps1";
-  DeliverAt(servers_[1].peer, servers_[1].promised, hello);
+  Reconnect(1);
   now_ = now_ + std::chrono::milliseconds(60);
   Tick();
   EXPECT_EQ(coordinator_->map()->servers.size(), 2u);
@@ -107,11 +102,7 @@ TEST_F(CoordinatorServers, ASilentServerIsReplacedAfterALeaseAndFencedWhenItWake
   Pass(job_.lease() + job_.heartbeat(), {a_});
   EXPECT_EQ(coordinator_->map()->servers.size(), 1u);
   EXPECT_EQ(ClosingsOf(frozen), 1u);
-  Hello hello;
-  hello.role = PeerRole::kServer;
-  hello.incarnation = servers_[1].life;
-  hello.address = "tcp://ps1";
-  DeliverAt({777}, servers_[1].promised, hello);
+  DeliverAt({777}, servers_[1].promised, HelloOf(servers_[1], "tcp://ps1"));
   const auto refused = mail_.TakeOne<Refused>({777});
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->code, Code::kFenced);
@@ -122,20 +113,12 @@ TEST_F(CoordinatorServers, TheOnlyHolderThatIsHereIsWaitedFor) {
   StartWith(2);
   Begin(record_);
   for (Server& server : servers_) server.peer = {};
-  const auto hello = [&](size_t i) {
-    servers_[i].peer = {next_id_++};
-    Hello m;
-    m.role = PeerRole::kServer;
-    m.incarnation = servers_[i].life;
-    m.address = "tcp://ps" + std::to_string(i);
-    DeliverAt(servers_[i].peer, servers_[i].promised, m);
-  };
-  hello(1);
+  Reconnect(1);
   Close(servers_[1].peer);
   now_ = now_ + std::chrono::milliseconds(60);
   Tick();
   EXPECT_EQ(coordinator_->map()->servers.size(), 2u);
-  hello(0);
+  Reconnect(0);
   EXPECT_EQ(coordinator_->map()->servers.size(), 2u);
   now_ = now_ + std::chrono::milliseconds(60);
   Tick();
@@ -295,12 +278,7 @@ TEST_F(CoordinatorServers, ANewCoordinatorGoesOnAsSoonAsTheContributorsAreBack) 
   found.map = *WithoutServers(found.map, {servers_[1].id});
   servers_.pop_back();
   Begin(found);
-  servers_[0].peer = {next_id_++};
-  Hello hello;
-  hello.role = PeerRole::kServer;
-  hello.incarnation = servers_[0].life;
-  hello.address = "tcp://ps0";
-  DeliverAt(servers_[0].peer, servers_[0].promised, hello);
+  Reconnect(0);
   EXPECT_EQ(state(), State::kOpen);
   EXPECT_EQ(coordinator_->map()->servers.size(), 1u);
   EXPECT_EQ(version(), 1u);

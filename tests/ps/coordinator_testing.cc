@@ -20,6 +20,14 @@ Hello CoordinatorTest::HelloOf(const Worker& worker, uint64_t dataset) {
   return hello;
 }
 
+Hello CoordinatorTest::HelloOf(const Server& server, std::string address) {
+  Hello hello;
+  hello.role = PeerRole::kServer;
+  hello.incarnation = server.life;
+  hello.address = std::move(address);
+  return hello;
+}
+
 void CoordinatorTest::Begin(std::optional<Configuration> found) {
   coordinator_.emplace(now_, Coordinator::Options{kJob, job_, {next_id_++}, "tcp://ps0", std::move(found)});
   Pump();
@@ -31,11 +39,12 @@ void CoordinatorTest::AddServer() {
   server.peer = {next_id_++};
   server.promises = promises_at_first_;
   servers_.push_back(server);
-  Hello hello;
-  hello.role = PeerRole::kServer;
-  hello.incarnation = server.life;
-  hello.address = "tcp://ps" + std::to_string(servers_.size() - 1);
-  DeliverAt(server.peer, {}, hello, {});
+  DeliverAt(server.peer, {}, HelloOf(server, "tcp://ps" + std::to_string(servers_.size() - 1)), {});
+}
+
+void CoordinatorTest::Reconnect(size_t i) {
+  servers_[i].peer = {next_id_++};
+  DeliverAt(servers_[i].peer, servers_[i].promised, HelloOf(servers_[i], "tcp://ps" + std::to_string(i)));
 }
 
 CoordinatorTest::Worker CoordinatorTest::AddWorker(const std::string& name) {

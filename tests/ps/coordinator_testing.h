@@ -41,10 +41,12 @@ class CoordinatorTest : public testing::Test {
 
   static ParameterSpec Spec() { return {{{"w", {32}, DType::kFloat32, Role::kTrainable}}}; }
   static Hello HelloOf(const Worker& worker, uint64_t dataset);
+  static Hello HelloOf(const Server& server, std::string address);
 
   // A new coordinator; `found` as read from the record.
   void Begin(std::optional<Configuration> found = {});
   void AddServer();
+  void Reconnect(size_t server);              // on another link
   Worker AddWorker(const std::string& name);  // joined, not ready
   Worker Admit(const std::string& name);      // joined and ready
   // Servers and workers in, version 1 committed, work for step 1 given out.

@@ -13,7 +13,7 @@ namespace everstep::test {
 
 class Etcd {
  public:
-  // Runs the `etcd` of EVERSTEP_ETCD, of the build's tools (`./dev setup` puts it there), or of PATH, and waits until
+  // Runs the `etcd` of EVERSTEP_ETCD, of the build's tools (`./dev test` puts it there), or of PATH, and waits until
   // it answers. kNotFound when there is none.
   static Result<std::unique_ptr<Etcd>> Start();
 

@@ -137,20 +137,9 @@ Status Fleet::WaitWhole(Duration patience) {
 }
 
 Result<std::vector<CommitLine>> Fleet::Commits() const {
-  std::map<uint64_t, CommitLine> steps;
-  for (size_t i = 0; i < started_; ++i) {
-    for (CommitLine& line : ReadCommits(cluster_.path(i == 0 ? "records.jsonl" : name(i) + ".jsonl"))) {
-      const auto it = steps.find(line.step);
-      if (it != steps.end() && it->second.digest != line.digest) {
-        return Status(Code::kCorrupt, "two histories of step " + std::to_string(line.step));
-      }
-      // The former coordinator's line comes first, and knows the times; the next one may only have found the step.
-      if (it == steps.end() || line.committed_ms < it->second.committed_ms) steps[line.step] = std::move(line);
-    }
-  }
-  std::vector<CommitLine> all;
-  for (auto& [step, line] : steps) all.push_back(std::move(line));
-  return all;
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < started_; ++i) paths.push_back(cluster_.path(i == 0 ? "records.jsonl" : name(i) + ".jsonl"));
+  return ReadAllCommits(paths);
 }
 
 }  // namespace everstep::test

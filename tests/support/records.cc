@@ -73,6 +73,22 @@ std::vector<CommitLine> ReadCommits(const std::string& path) {
   return commits;
 }
 
+Result<std::vector<CommitLine>> ReadAllCommits(const std::vector<std::string>& paths) {
+  std::map<uint64_t, CommitLine> steps;
+  for (const std::string& path : paths) {
+    for (CommitLine& line : ReadCommits(path)) {
+      const auto it = steps.find(line.step);
+      if (it != steps.end() && it->second.digest != line.digest) {
+        return Status(Code::kCorrupt, "two histories of step " + std::to_string(line.step));
+      }
+      if (it == steps.end() || line.committed_ms < it->second.committed_ms) steps[line.step] = std::move(line);
+    }
+  }
+  std::vector<CommitLine> all;
+  for (auto& [step, line] : steps) all.push_back(std::move(line));
+  return all;
+}
+
 Status CheckChain(const std::vector<CommitLine>& commits, bool sync) {
   for (size_t i = 0; i < commits.size(); ++i) {
     const CommitLine& c = commits[i];

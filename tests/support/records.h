@@ -45,6 +45,11 @@ struct CommitLine {
 // The commits that are wholly written by now. Empty when there is no file yet.
 std::vector<CommitLine> ReadCommits(const std::string& path);
 
+// What several coordinators of one job have committed together, in order. A step may be named twice, by the one that
+// committed it and by the next one that found it; the first knows the times. An error when they tell different
+// histories.
+Result<std::vector<CommitLine>> ReadAllCommits(const std::vector<std::string>& paths);
+
 // Steps follow one another from 0, each names the digest of the one before, and (sync) the weights of each sum to 1.
 Status CheckChain(const std::vector<CommitLine>& commits, bool sync = true);
 
