@@ -103,6 +103,7 @@ void Coordinator::OnTick(Time now) {
   if (now - last_tick_ > options_.spec.lease() / 2) {
     // This process itself stood still: what the others said meanwhile has yet to be read.
     for (Server& server : servers_) server.last_seen = now;
+    found_by_ = now + options_.spec.timeout;
   }
   last_tick_ = now;
   if (now >= loss_at_) loss_at_ = Time::Never();

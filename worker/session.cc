@@ -438,7 +438,8 @@ void Session::OnTick(Time now) {
   if (Over()) return;
   const Duration again = job_ ? job_->retransmit() : std::chrono::milliseconds(500);
   const bool mute = coordinator_.peer != PeerId{} && !welcomed_;
-  if (mute && map_ && map_->servers.size() > 1 && now - coordinator_.opened_at > job_->lease()) {
+  // A map may come before the welcome, when that one was lost.
+  if (mute && job_ && map_ && map_->servers.size() > 1 && now - coordinator_.opened_at > job_->lease()) {
     // It takes connections and says nothing, like a process that is frozen: others may coordinate by now.
     last_problem_ = coordinator_.address + " does not answer";
     closings_.push_back(coordinator_.peer);

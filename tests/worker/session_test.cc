@@ -128,6 +128,17 @@ TEST_F(SessionJoin, AMapOfAnotherModelIsTheEnd) {
   EXPECT_EQ(session_->failure()->code(), Code::kWrongSpec);
 }
 
+// The welcome was lost and a map came: nothing is known of the job's times yet.
+TEST_F(SessionJoin, AMapWithoutAWelcomeIsNoAnswer) {
+  Begin();
+  const PeerId first = control_;
+  (void)mail_.Take<Hello>(first);
+  Coordinator(MapUpdate{Map()});
+  Pass(std::chrono::milliseconds(900), false);
+  EXPECT_EQ(control_, first) << "it is not given up after the lease of a job that nobody has named";
+  EXPECT_FALSE(mail_.Take<Hello>(first).empty());
+}
+
 TEST_F(SessionJoin, AMapWithTooManyChunksIsTheEnd) {
   options_.spec.tensors[0].shape = {int64_t{1} << 40};
   Begin();
