@@ -103,6 +103,7 @@ void Coordinator::OnTick(Time now) {
   if (now - last_tick_ > options_.spec.lease() / 2) {
     // This process itself stood still: what the others said meanwhile has yet to be read.
     for (Server& server : servers_) server.last_seen = now;
+    found_by_ = now + options_.spec.timeout;
   }
   last_tick_ = now;
   if (now >= loss_at_) loss_at_ = Time::Never();
@@ -199,7 +200,7 @@ bool Coordinator::InMap(const Server& server) const {
 }
 
 bool Coordinator::Holds(const Server& server) const {
-  if (InMap(server)) return true;
+  if (InMap(server) || EVERSTEP_PLANTED("forget-the-receiver")) return InMap(server);
   const ServerEntry* entry = proposing_ ? asked_.next.map.Find(server.id) : nullptr;
   return entry != nullptr && entry->incarnation == server.incarnation;
 }

@@ -364,6 +364,7 @@ class Coordinator {
   std::set<WorkerId> awaited_;  // of these it is known that they were members
   std::set<Incarnation> removed_servers_;
   Time last_tick_;
+  Time found_by_;                 // by then everybody who lost this process while it stood still has found it again
   Time loss_at_ = Time::Never();  // when a server whose link closed counts as dead
   bool rebalance_ = false;        // chunks may have to move
   std::optional<Moving> moving_;

@@ -177,6 +177,10 @@ void Coordinator::Open(Time now) {
     const bool whole = std::any_of(staged_.begin(), staged_.end(), [&](const StagedEntry& entry) {
       return entry.whole && entry.contribution.lease.id == it->first;
     });
+    if (!whole && EVERSTEP_PLANTED("keep-departed")) {
+      ++it;
+      continue;
+    }
     if (!whole) ledger_->Return(it->second);
     it = whole ? std::next(it) : departed_.erase(it);
   }

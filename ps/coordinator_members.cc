@@ -10,6 +10,15 @@ namespace {
 
 std::string Label(const Member& member) { return member.name; }
 
+// Whether a worker that gave this lease back had it after the work. Leases of one coordinator's life are numbered; the
+// life is in the upper bits. Work without a number was found on the servers and never given out by this coordinator:
+// its worker knows only the newest of its leases.
+bool WentOn(LeaseId given_back, const Work& work) {
+  const LeaseId lease = work.lease.id;
+  if (given_back == LeaseId{} || given_back == lease) return false;
+  return work.number == 0 || (given_back.value > lease.value && given_back.value >> 24 == lease.value >> 24);
+}
+
 std::string Hex(uint64_t value) {
   char text[20];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
@@ -150,6 +159,12 @@ void Coordinator::Handle(Time now, PeerId from, const Ready& m) {
   member->last_seen = now;
   for (std::optional<Work>* work : {&member->work, &member->next}) {
     if (m.void_lease != LeaseId{} && *work && (*work)->lease.id == m.void_lease) ReturnWork(work);
+  }
+  // It wants other work than a lease that it was given after the one it is believed to work on, by a seal that was
+  // dropped or by an earlier coordinator: it has gone on since, and what a lost server had of the older contribution it
+  // cannot push again.
+  if (member->work && WentOn(m.void_lease, *member->work) && !IsWhole(member->id, member->work->lease.id)) {
+    ReturnWork(&member->work);
   }
   if (member->ready) return;
   member->ready = true;

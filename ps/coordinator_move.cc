@@ -24,7 +24,7 @@ bool Coordinator::WantsMove(Time now) {
     recheck_ = std::min(recheck_, earliest);
     return false;
   }
-  if (confirming_ && !EVERSTEP_PLANTED("move-in-mid-step")) return true;  // every replica must have applied the version
+  if (confirming_) return true;  // every replica must have applied the version
   for (const Server& server : servers_) {
     // It will be back or taken out of the map in a moment; until then nobody knows which copies there are.
     if (InMap(server) && server.peer == PeerId{}) return false;

@@ -118,7 +118,8 @@ void Coordinator::ExpireServers(Time now) {
   // Only when somebody who is here, not only believed to be, has a copy of each of their chunks.
   std::set<ServerId> absent = dead;
   for (const Server& server : servers_) {
-    if (InMap(server) && server.peer == PeerId{}) absent.insert(server.id);
+    const bool here = server.peer != PeerId{} && now - server.last_seen <= options_.spec.retransmit();
+    if (InMap(server) && !here && !EVERSTEP_PLANTED("believe-in-copies")) absent.insert(server.id);
   }
   if (!dead.empty() && WithoutServers(*map_, absent)) return RemoveServers(now, dead, "lost");
   if (state_ == State::kFinished) return;
@@ -163,12 +164,14 @@ void Coordinator::ForgetServers(Time now, const ShardMap& before) {
 
 // A server that is only silent may be frozen and come back: without a copy of its chunks there is nothing better than
 // to wait for it, as long as anybody waits for anything. One whose link is closed and that does not come back within a
-// lease is gone, and its chunks with it. After the coordinator's own death everybody must first find the new one.
+// lease is gone, and its chunks with it. After the coordinator's own death, or when it stood still for so long that the
+// servers look for another, everybody must first find it.
 const Coordinator::Server* Coordinator::LostServer(Time now) const {
   for (const Server& server : servers_) {
     if (!InMap(server)) continue;
     const bool linked = server.peer != PeerId{};
-    const Duration patience = linked || restarted_ ? options_.spec.timeout : options_.spec.lease();
+    const bool found = !restarted_ && now >= found_by_;
+    const Duration patience = linked || !found ? options_.spec.timeout : options_.spec.lease();
     if (now - (linked ? server.last_seen : server.down_since) > patience) return &server;
   }
   return nullptr;

@@ -121,6 +121,27 @@ TEST_F(CoordinatorRecovery, AServerThatNeverComesBackEndsTheWaiting) {
   EXPECT_NE(coordinator_->failure()->message().find("is gone"), std::string::npos);
 }
 
+// Its host was frozen: the servers look elsewhere, and each finds the way back at its own time.
+TEST_F(CoordinatorRecovery, WhoLostTheCoordinatorWhileItStoodStillHasTimeToFindIt) {
+  job_.replication = 1;
+  StartTwo();
+  now_ = now_ + job_.lease() * 3;
+  Close(servers_[0].peer);
+  Close(servers_[1].peer);
+  Tick();
+  Reconnect(0);
+  Pass(job_.lease() * 3, {a_, b_});
+  EXPECT_NE(state(), State::kFailed);
+  Reconnect(1);
+  Pass(job_.lease() * 2, {a_, b_});
+  EXPECT_EQ(state(), State::kOpen);
+  // From then on the ordinary patience holds.
+  Pass(job_.timeout, {a_, b_});
+  Close(servers_[1].peer);
+  Pass(job_.lease() * 2, {a_, b_});
+  EXPECT_EQ(state(), State::kFailed);
+}
+
 // ---- The decision (rule R5) ----
 
 // (a) One server applied the seal before the coordinator died, the other did not: it is a fact for everybody.

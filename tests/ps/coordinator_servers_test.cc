@@ -292,5 +292,33 @@ TEST_F(CoordinatorServers, ANewCoordinatorGoesOnAsSoonAsTheContributorsAreBack) 
   EXPECT_EQ(version(), 2u) << "without waiting for a lease's time";
 }
 
+// A restarted coordinator found an older contribution of a worker whole and counted on it. A server is lost with a part
+// of it; the worker has gone on since and cannot push it again.
+TEST_F(CoordinatorServers, WhatWasFoundIsNotWaitedForWhenItIsWholeNoMoreAndItsWorkerWentOn) {
+  StartWith(2);
+  const auto grant = TakeGrant(a_);
+  for (Server& server : servers_) server.prepares = false;
+  StageAll(a_, *grant);
+  Begin(record_);
+  Reconnect(0);
+  Reconnect(1);
+  a_.peer = {next_id_++};
+  Hello worker = HelloOf(a_, dataset_);
+  worker.version = {1};
+  DeliverAt(a_.peer, {}, worker);
+  ASSERT_EQ(state(), State::kSealed) << "what was found is sealed";
+  (void)TakeGrant(a_);       // ahead, for the step after it; taken back with the ballot
+  servers_[0].held.clear();  // its part, but not that of the chunks which it is about to take over
+  Close(servers_[1].peer);
+  now_ = now_ + std::chrono::milliseconds(60);
+  Tick();
+  ASSERT_EQ(state(), State::kOpen);
+  EXPECT_FALSE(TakeGrant(a_)) << "perhaps it still has the gradient";
+  Deliver(a_.peer, Ready{a_.id, {1}, LeaseId{grant->lease.id.value ^ (uint64_t{1} << 40)}});
+  const auto other = TakeGrant(a_);
+  ASSERT_TRUE(other);
+  EXPECT_EQ(other->lease.ranges, grant->lease.ranges) << "its samples are lent again";
+}
+
 }  // namespace
 }  // namespace everstep

@@ -108,7 +108,7 @@ class ReplicaTest : public testing::Test {
     return works.size();
   }
   static SumResult Sum(const SumWork& work, const std::vector<uint32_t>& nonfinite) {
-    SumResult result{work.seal, {}, {}, {}};
+    SumResult result{work.seal, {}, {}, {}, {}};
     for (const auto& inputs : work.contributions) {
       double sum = 0;
       for (size_t i = 0; i < inputs.size(); ++i) sum += work.weights[i] * First(inputs[i]);

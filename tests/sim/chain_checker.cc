@@ -188,15 +188,15 @@ bool ChainChecker::CheckLedger(const Seal& seal) {
                step + ": its ledger is not what was consumed");
 }
 
-bool ChainChecker::CheckSeal(const std::string& who, const Seal& seal) {
+bool ChainChecker::CheckSeal(const std::string& who, Ballot ballot, const Seal& seal) {
   const std::string step = "step " + ToString(seal.id.step);
   if (!Check(SealDigest(seal) == seal.digest, "P1", step + ": the seal's digest is not of its content")) return false;
   if (!Check(seal.previous == chain_.back().digest, "P1", step + " follows another history than the committed one"))
     return false;
   if (!Check(!seal.contributors.empty(), "P1", step + " is made of nothing")) return false;
   for (const Floor& floor : floors_) {
-    if (!Check(seal.id.ballot >= floor.ballot || seal.id.step < floor.version, "P6",
-               step + " was decided by " + who + " at ballot " + ToString(seal.id.ballot) + ", although ballot " +
+    if (!Check(ballot >= floor.ballot || seal.id.step < floor.version, "P6",
+               step + " was decided by " + who + " at ballot " + ToString(ballot) + ", although ballot " +
                    ToString(floor.ballot) + " had recovered at version " + ToString(floor.version))) {
       return false;
     }
@@ -210,7 +210,7 @@ bool ChainChecker::CheckSeal(const std::string& who, const Seal& seal) {
 
 // ---- The chain ----
 
-bool ChainChecker::Extend(const std::string& who, const Seal& seal, std::optional<double> scale) {
+bool ChainChecker::Extend(const std::string& who, Ballot ballot, const Seal& seal, std::optional<double> scale) {
   const uint64_t step = seal.id.step.value;
   const std::string name = "step " + std::to_string(step);
   if (step + 1 < chain_.size()) {
@@ -219,7 +219,7 @@ bool ChainChecker::Extend(const std::string& who, const Seal& seal, std::optiona
   }
   if (!Check(step + 1 == chain_.size(), "P2", name + " is committed by " + who + ", but the step before it never was"))
     return false;
-  if (!CheckSeal(who, seal)) return false;
+  if (!CheckSeal(who, ballot, seal)) return false;
   Reference::Step replay{step, {}, seal.weights, seal.learning_rate, seal.clip_norm};
   for (const Contribution& c : seal.contributors) replay.contributions.push_back(&made_.at(KeyOf(c)).chunks);
   Reference::Outcome outcome = reference_.Run(replay, chain_.back().parameters);
@@ -235,7 +235,9 @@ bool ChainChecker::Extend(const std::string& who, const Seal& seal, std::optiona
   return true;
 }
 
-void ChainChecker::Decided(const std::string& who, const Seal& seal, double scale) { Extend(who, seal, scale); }
+void ChainChecker::Decided(const std::string& who, Ballot ballot, const Seal& seal, double scale) {
+  Extend(who, ballot, seal, scale);
+}
 
 void ChainChecker::Recovered(const std::string& who, Ballot ballot, Version version) {
   Check(version == this->version(), "P2",
@@ -275,7 +277,7 @@ void ChainChecker::Published(const std::string& who, Incarnation server, Version
     return;
   Check(PreparedEverywhere(seal->second), "P1",
         who + " publishes version " + ToString(version) + " before every server has its part of the step prepared");
-  if (!Extend(who, seal->second, std::nullopt)) return;
+  if (!Extend(who, seal->second.id.ballot, seal->second, std::nullopt)) return;
   const Link& link = chain_[version.value];
   for (const auto& [id, bytes] : chunks) {
     if (!Check(SameBits(bytes, link.parameters.at(id)), "P1",

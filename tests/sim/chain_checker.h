@@ -31,8 +31,8 @@ class ChainChecker {
   void SawPrepared(Incarnation server, Digest digest) { prepared_[digest].insert(server); }
   // This map is in the record from now on.
   void Configured(const ShardMap& map);
-  // A coordinator says that the step is committed.
-  void Decided(const std::string& who, const Seal& seal, double scale);
+  // A coordinator says, at this ballot, that the step is committed. The seal may be of an older one: rolled forward.
+  void Decided(const std::string& who, Ballot ballot, const Seal& seal, double scale);
   // A coordinator finished its recovery: from now on no older ballot may decide anything from this version on.
   void Recovered(const std::string& who, Ballot ballot, Version version);
   void Published(const std::string& who, Incarnation server, Version version, Digest digest, const Chunks& chunks,
@@ -76,14 +76,14 @@ class ChainChecker {
   };
 
   bool Check(bool condition, const char* promise, const std::string& what);
-  bool CheckSeal(const std::string& who, const Seal& seal);
+  bool CheckSeal(const std::string& who, Ballot ballot, const Seal& seal);
   bool CheckContributor(const Seal& seal, const Contribution& c);
   bool CheckWeights(const Seal& seal);
   bool CheckOrder(const Seal& seal);
   bool CheckLedger(const Seal& seal);
   bool CheckRate(const Seal& seal);
   // The seal is the next link of the chain, or the one that is there already.
-  bool Extend(const std::string& who, const Seal& seal, std::optional<double> scale);
+  bool Extend(const std::string& who, Ballot ballot, const Seal& seal, std::optional<double> scale);
   void CheckSlots(const std::string& who, Version version, size_t slots);
 
   World& world_;

@@ -65,6 +65,14 @@ ServerNode& Cluster::AddServer() {
   return *servers_.back();
 }
 
+bool Cluster::InMap(const ServerNode& server) const {
+  const auto& record = record_.record();
+  if (!record || server.core() == nullptr) return false;
+  const auto& servers = record->map.servers;
+  return std::any_of(servers.begin(), servers.end(),
+                     [&](const ServerEntry& entry) { return entry.incarnation == server.core()->incarnation(); });
+}
+
 bool Cluster::CanLose(const ServerNode& server) const {
   const auto& record = record_.record();
   if (!record || server.core() == nullptr) return false;
@@ -94,7 +102,8 @@ std::vector<Node*> Cluster::AllNodes() {
 
 const CoordinatorNode* Cluster::Ended() const {
   for (const auto& node : coordinators_) {
-    if (node->finished() || (node->failure() && !node->deposed())) return node.get();
+    // Whoever gave the job up and was followed by another has not ended it: the other one found every server.
+    if (node->finished() || (node->failure() && !node->deposed() && node->InOffice())) return node.get();
   }
   return nullptr;
 }

@@ -29,6 +29,8 @@ class Cluster {
   CoordinatorNode& StartCoordinator();
   WorkerNode& AddWorker(std::string name = {});
   ServerNode& AddServer();
+  // This life of the server is in the record's map.
+  bool InMap(const ServerNode& server) const;
   // Every chunk of the record's map is on a server that runs, other than this one.
   bool CanLose(const ServerNode& server) const;
   // The one that took office last.

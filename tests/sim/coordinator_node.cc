@@ -41,7 +41,8 @@ void CoordinatorNode::Observe() {
   seen.ballot = core_->ballot();
   seen.version = core_->version();
   checkers_.members().CoordinatorIs(*this, std::move(seen));
-  for (const CommitRecord& record : core_->TakeCommits()) checkers_.chain().Decided(name(), record.seal, record.scale);
+  for (const CommitRecord& record : core_->TakeCommits())
+    checkers_.chain().Decided(name(), core_->ballot(), record.seal, record.scale);
   const Coordinator::State state = core_->state();
   const bool open = state == Coordinator::State::kOpen || state == Coordinator::State::kSealed ||
                     state == Coordinator::State::kMoving;

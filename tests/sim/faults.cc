@@ -18,12 +18,13 @@ Faults::Faults(Cluster& cluster)
     : cluster_(cluster),
       world_(cluster.world()),
       random_(Mix64(cluster.scenario().seed ^ 0xfa0175)),
-      stranger_(world_, cluster.scenario()) {
+      stranger_(world_, cluster.scenario()),
+      ambusher_(cluster, *this) {
   world_.AddTap(this);
 }
 
 void Faults::Start() {
-  if (cluster_.scenario().story == Story::kLossy) cluster_.checkers().members().DisturbAll(Time::Never());
+  if (cluster_.scenario().lossy) cluster_.checkers().members().DisturbAll(Time::Never());
   if (cluster_.scenario().faults.every > Duration{0}) ScheduleNext();
 }
 
@@ -85,6 +86,7 @@ void Faults::Heal() {
   scenario.poison = scenario.abandon = 0;
   Network& network = world_.network();
   network.drop = network.duplicate = network.reorder = network.spike = network.garble = 0;
+  network.held.clear();
   const std::vector<Node*> all = cluster_.AllNodes();
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t k = 0; k < i; ++k) {
@@ -98,7 +100,7 @@ void Faults::Heal() {
   for (Node* node : all) node->Resume();
   cluster_.record().Calm();
   cluster_.KeepEnoughWorkers();
-  if (scenario.story == Story::kLossy) cluster_.checkers().members().CalmFrom(world_.now() + cluster_.job().timeout);
+  if (scenario.lossy) cluster_.checkers().members().CalmFrom(world_.now() + cluster_.job().timeout);
 }
 
 // ---- Workers ----
@@ -248,10 +250,13 @@ void Faults::FreezeServer() {
   ServerNode* server = AnyServer();
   if (server == nullptr || server_trouble_[server] > world_.now()) return;
   Count("servers frozen");
-  const Duration time = UpTo(cluster_.job().lease() * 2);
-  server_trouble_[server] = world_.now() + time + cluster_.job().lease() * 2;
-  server->Pause();
-  world_.After(time, [server] { server->Resume(); });
+  FreezeServer(*server, UpTo(cluster_.job().lease() * 2));
+}
+
+void Faults::FreezeServer(ServerNode& server, Duration time) {
+  server_trouble_[&server] = world_.now() + time + cluster_.job().lease() * 2;
+  server.Pause();
+  world_.After(time, [&server] { server.Resume(); });
 }
 
 void Faults::BreakServer() {
@@ -295,21 +300,28 @@ void Faults::DrainServer() {
   server->AskToLeave();
 }
 
+// Not while the map is being changed: it may be about to give up the only other copy.
+bool Faults::Steady() {
+  Coordinator* core = cluster_.coordinator().core();
+  const bool map =
+      core != nullptr && core->map() && cluster_.record().record() && *core->map() == cluster_.record().record()->map;
+  const bool open = map && (core->state() == Coordinator::State::kOpen || core->state() == Coordinator::State::kSealed);
+  return open && ServersCalm();
+}
+
+void Faults::KillServer(ServerNode& server, bool silent) {
+  const Duration lease = cluster_.job().lease();
+  server_trouble_[&server] = world_.now() + lease * (silent ? 4 : 1);
+  cluster_.ServerComesAt(server, world_.now() + UpTo(random_.Chance(0.5) ? milliseconds(50) : lease * 3));
+  server.Crash(silent);
+}
+
 void Faults::CrashServer() {
   ServerNode* server = AnyServer();
   if (cluster_.scenario().story == Story::kReplicas) {
-    Coordinator* core = cluster_.coordinator().core();
-    // Not while the map is being changed: it may be about to give up the only other copy.
-    const bool steady = core != nullptr && core->map() && cluster_.record().record() &&
-                        *core->map() == cluster_.record().record()->map &&
-                        (core->state() == Coordinator::State::kOpen || core->state() == Coordinator::State::kSealed);
-    if (server == nullptr || !steady || !ServersCalm() || !cluster_.CanLose(*server)) return;
+    if (server == nullptr || !Steady() || !cluster_.CanLose(*server)) return;
     Count("servers killed");
-    const Duration lease = cluster_.job().lease();
-    const bool silent = random_.Chance(0.2);
-    server_trouble_[server] = world_.now() + lease * (silent ? 4 : 1);
-    cluster_.ServerComesAt(*server, world_.now() + UpTo(random_.Chance(0.5) ? milliseconds(50) : lease * 3));
-    return server->Crash(silent);
+    return KillServer(*server, random_.Chance(0.2));
   }
   if (server == nullptr || server_lost_ || !cluster_.record().record()) return;
   Count("servers killed");

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "tests/sim/ambush.h"
 #include "tests/sim/cluster.h"
 #include "tests/sim/stranger.h"
 
@@ -21,6 +22,18 @@ class Faults : public Tap {
   void Heal();
   const std::map<std::string, uint64_t>& counts() const { return counts_; }
   bool server_lost() const { return server_lost_; }
+  bool healed() const { return healed_; }
+  void Count(const char* what) { ++counts_[what]; }
+
+  // ---- For whoever waits for a moment (ambush.h) ----
+  // Everybody who matters is well: what strikes now strikes alone.
+  bool Steady();
+  bool ServersCalm() const;
+  void KillServer(ServerNode& server, bool silent);
+  void KillCoordinator() { CrashCoordinator(cluster_.coordinator(), false); }
+  void CrashWorker(WorkerNode& worker, bool silent);
+  void FreezeServer(ServerNode& server, Duration time);
+  void JoinServer();
 
   void OnSent(Node& from, Node* to, const Envelope& envelope) override;
   void OnDelivered(Node&, Node&, const Envelope&) override {}
@@ -31,9 +44,7 @@ class Faults : public Tap {
   Duration UpTo(Duration longest) { return Duration(random_.Between(1, std::max<int64_t>(1, longest.count()))); }
   WorkerNode* AnyWorker();
   ServerNode* AnyServer();
-  void Count(const char* what) { ++counts_[what]; }
 
-  void CrashWorker(WorkerNode& worker, bool silent);
   void CrashInTheAct();
   void Leave();
   void Join();
@@ -51,9 +62,7 @@ class Faults : public Tap {
   void TakeOver();
   void Misroute(CoordinatorNode& old);
   void CrashServer();
-  void JoinServer();
   void DrainServer();
-  bool ServersCalm() const;
   void RecordOutage();
   void StrangerComes();
 
@@ -73,6 +82,7 @@ class Faults : public Tap {
   };
   std::optional<Trigger> trigger_;
   StrangerNode stranger_;
+  Ambusher ambusher_;
   std::map<std::string, uint64_t> counts_;
 };
 

@@ -5,11 +5,15 @@
 #include <span>
 #include <string_view>
 
+#include "tests/sim/scenarios.h"
+
 namespace everstep::sim {
 
 struct Plant {
   std::string_view name;
+  std::string_view trace;  // the step protocol's trace that shows what goes wrong, or ""
   std::string_view promise;
+  Ambush ambush;  // where it is looked for; kNone: anywhere
   std::string_view what;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tests/sim/plants.h"
+
 namespace everstep::sim {
 namespace {
 
@@ -120,6 +122,33 @@ Story ChooseStory(Random& r) {
   return Story::kServerLost;
 }
 
+// A planted bug that needs a certain moment is looked for where that moment is common.
+void ChooseAmbush(Random& r, Scenario* s) {
+  const Plant* plant = FindPlant(ActivePlant());
+  if (plant != nullptr && plant->ambush != Ambush::kNone && r.Chance(0.8)) {
+    s->story = Story::kReplicas;
+    s->ambush = plant->ambush;
+  } else if (s->story == Story::kReplicas && r.Chance(0.5)) {
+    s->ambush = OneOf(r, {Ambush::kTornSeal, Ambush::kPublisherDies, Ambush::kWorkerAndServer, Ambush::kQuickRestart,
+                          Ambush::kTwoSilences, Ambush::kReceiverDies, Ambush::kLateCommit});
+  }
+}
+
+// Enough of everything that the moment comes, and little else that gets in between.
+void MakeRoomForAmbush(Random& r, Scenario* s) {
+  JobSpec& job = s->job;
+  job.servers = static_cast<uint32_t>(r.Between(s->ambush == Ambush::kTornSeal ? 3 : std::max(2u, job.replication), 4));
+  job.chunk_bytes = 64;
+  while (s->spec.bytes() < 4 * 64) {
+    s->spec.tensors.push_back({"t" + std::to_string(s->spec.tensors.size()), {40}, DType::kFloat32, Role::kTrainable});
+  }
+  s->workers = std::max<size_t>(s->workers, 2);
+  if (s->dataset_size > 0) s->dataset_size = std::max<uint64_t>(s->dataset_size, 60 * job.batch);
+  if (job.max_steps > 0) job.max_steps += 60;
+  s->faults.every = milliseconds(r.Chance(0.5) ? 400 : 1500);
+  s->fault_phase = milliseconds(r.Between(2000, 6000));
+}
+
 }  // namespace
 
 std::string_view Name(Story story) {
@@ -134,11 +163,26 @@ std::string_view Name(Story story) {
   return "unknown";
 }
 
+std::string_view Name(Ambush ambush) {
+  switch (ambush) {
+    case Ambush::kNone: return "none";
+    case Ambush::kTornSeal: return "torn seals";
+    case Ambush::kPublisherDies: return "publishers die";
+    case Ambush::kWorkerAndServer: return "a worker and a server die together";
+    case Ambush::kQuickRestart: return "servers are back at once";
+    case Ambush::kTwoSilences: return "two servers are silent";
+    case Ambush::kReceiverDies: return "receivers die";
+    case Ambush::kLateCommit: return "late commits";
+  }
+  return "unknown";
+}
+
 Scenario MakeScenario(uint64_t seed) {
   Random r(Mix64(seed ^ 0x5ce7a210));
   Scenario s;
   s.seed = seed;
   s.story = ChooseStory(r);
+  ChooseAmbush(r, &s);
   JobSpec& job = s.job;
   job.name = "sim";
   job.mode = OneOf(r, {Mode::kSync, Mode::kSync, Mode::kSync, Mode::kSsp, Mode::kAsync});
@@ -179,7 +223,9 @@ Scenario MakeScenario(uint64_t seed) {
     return s;
   }
   ChooseFaults(r, &s);
-  if (s.story == Story::kLossy || (s.story == Story::kReplicas && r.Chance(0.3))) {
+  if (s.ambush != Ambush::kNone) MakeRoomForAmbush(r, &s);
+  if (s.story == Story::kLossy || (s.story == Story::kReplicas && s.ambush != Ambush::kTwoSilences && r.Chance(0.3))) {
+    s.lossy = true;
     s.network.drop = OneOf(r, {0.0, 0.002, 0.02});
     s.network.duplicate = OneOf(r, {0.01, 0.05, 0.1});
     s.network.reorder = OneOf(r, {0.0, 0.02, 0.2});
@@ -197,6 +243,7 @@ std::string Describe(const Scenario& s) {
                      std::to_string(job.epochs) + ", max-steps " + std::to_string(job.max_steps) + ", timeout " +
                      std::to_string(static_cast<int>(Milliseconds(job.timeout))) + " ms, model of " +
                      std::to_string(s.spec.bytes()) + " bytes in chunks of " + std::to_string(job.chunk_bytes);
+  if (s.ambush != Ambush::kNone) text += ", " + std::string(Name(s.ambush));
   if (job.quorum < 1) text += ", quorum " + std::to_string(job.quorum);
   if (job.mode != Mode::kSync) text += ", staleness " + std::to_string(job.staleness);
   return text;

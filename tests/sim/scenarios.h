@@ -23,6 +23,20 @@ enum class Story : uint8_t {
 
 std::string_view Name(Story story);
 
+// A moment of the protocol in which faults strike, again and again (ambush.h).
+enum class Ambush : uint8_t {
+  kNone,
+  kTornSeal,         // a seal is on some of the servers when the coordinator dies
+  kPublisherDies,    // the first server to publish a version dies, and the others have yet to hear of the commit
+  kWorkerAndServer,  // a worker dies after its contribution was whole, and a server in the same step
+  kQuickRestart,     // a server is back, empty, before anybody has missed it
+  kTwoSilences,      // one server is frozen for longer than a lease, another dies meanwhile
+  kReceiverDies,     // a server that is given chunks dies while the map with it is being written
+  kLateCommit,       // a commit comes late to one server while another joins
+};
+
+std::string_view Name(Ambush ambush);
+
 // How often what goes wrong, as weights; 0 = never.
 struct FaultMix {
   Duration every{0};  // mean time between two faults; 0 = none
@@ -56,7 +70,9 @@ struct Scenario {
   uint64_t dataset_size = 0;
   size_t workers = 1;  // at the start
   Network network;
+  bool lossy = false;  // messages get lost, doubled, late and out of order
   FaultMix faults;
+  Ambush ambush = Ambush::kNone;
   Duration fault_phase{0};
   Duration compute_min{0};  // of one contribution
   Duration compute_max{0};

@@ -81,8 +81,17 @@ kernels::ShardMath& ServerNode::Math() {
 
 void ServerNode::RunSum(SumWork work) {
   Post(WorkTime(), [this, work = std::move(work)] {
-    SumResult result{work.seal, {}, {}, {}};
-    for (size_t i = 0; i < work.chunks.size(); ++i) {
+    SumResult result{work.seal, {}, {}, {}, {}};
+    for (size_t i = 0; i < work.chunks.size() && work.ahead; ++i) {
+      const Ahead& ahead = *work.ahead;
+      kernels::ChunkUpdate update =
+          Math().SumAndApply(work.chunks[i], Math().NewVersion(ahead.update), ahead.parameters[i],
+                             work.contributions[i], work.weights, {ahead.learning_rate, 1, ahead.update});
+      result.ahead.push_back(std::move(update.parameters));
+      result.squared_norms.push_back(update.squared_norm);
+      result.nonfinite.push_back(std::move(update.nonfinite));
+    }
+    for (size_t i = 0; i < work.chunks.size() && !work.ahead; ++i) {
       kernels::ChunkSum sum = Math().Sum(work.chunks[i], work.contributions[i], work.weights);
       result.sums.push_back(std::move(sum.sum));
       result.squared_norms.push_back(sum.squared_norm);
@@ -96,6 +105,11 @@ void ServerNode::RunApply(ApplyWork work) {
   Post(WorkTime(), [this, work = std::move(work)] {
     ApplyResult result{work.seal, {}, {}};
     for (size_t i = 0; i < work.chunks.size(); ++i) {
+      if (work.ahead) {
+        Math().Adopt(work.chunks[i]);
+        result.parameters.push_back(work.parameters[i]);
+        continue;
+      }
       result.parameters.push_back(Math().Apply(work.chunks[i], work.parameters[i], work.sums[i],
                                                {work.learning_rate, work.scale, work.update}));
       if (work.check) result.checksums.push_back(Checksum64(result.parameters.back().span()));

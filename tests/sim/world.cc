@@ -236,6 +236,10 @@ void World::Transmit(const std::shared_ptr<Link>& link, int side, Link::Frame fr
 void World::Schedule(const std::shared_ptr<Link>& link, int side, Link::Frame frame, Duration extra, bool in_order) {
   Link::End& end = link->ends[1 - side];
   Time at = now_ + Latency() + extra;
+  if (!network_.held.empty()) {
+    const auto held = network_.held.find({link->ends[side].node, end.node});
+    if (held != network_.held.end()) at = std::max(at, held->second);
+  }
   if (in_order) end.last = at = std::max(at, end.last);
   At(at, [this, link, side, frame = std::move(frame)] { Deliver(link, side, frame); });
 }

@@ -64,8 +64,9 @@ struct Network {
   double reorder = 0;  // a message that is not kept in order
   double spike = 0;    // a message that is late, and all that is behind it
   Duration spike_length{0};
-  double garble = 0;                                  // a damaged copy comes along
-  std::set<std::pair<const Node*, const Node*>> cut;  // pairs that do not hear each other
+  double garble = 0;                                         // a damaged copy comes along
+  std::set<std::pair<const Node*, const Node*>> cut;         // pairs that do not hear each other
+  std::map<std::pair<const Node*, const Node*>, Time> held;  // what the first says reaches the second not before then
 };
 
 struct Violation {
@@ -169,6 +170,8 @@ class World {
   std::vector<std::shared_ptr<Link>> LinksBetween(const Node& a, const Node& b) const;
   bool Cut(const Node& a, const Node& b) const { return network_.cut.contains({&a, &b}); }
   void SetCut(const Node& a, const Node& b, bool cut);
+  // What `from` says to `to` is late, in order: nothing of it arrives before `until`.
+  void HoldBack(const Node& from, const Node& to, Time until) { network_.held[{&from, &to}] = until; }
 
   // ---- What went wrong, and what happened ----
   void Violate(std::string promise, std::string what);

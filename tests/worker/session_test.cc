@@ -128,6 +128,17 @@ TEST_F(SessionJoin, AMapOfAnotherModelIsTheEnd) {
   EXPECT_EQ(session_->failure()->code(), Code::kWrongSpec);
 }
 
+// The welcome was lost and a map came: nothing is known of the job's times yet.
+TEST_F(SessionJoin, AMapWithoutAWelcomeIsNoAnswer) {
+  Begin();
+  const PeerId first = control_;
+  (void)mail_.Take<Hello>(first);
+  Coordinator(MapUpdate{Map()});
+  Pass(std::chrono::milliseconds(900), false);
+  EXPECT_EQ(control_, first) << "it is not given up after the lease of a job that nobody has named";
+  EXPECT_FALSE(mail_.Take<Hello>(first).empty());
+}
+
 TEST_F(SessionJoin, AMapWithTooManyChunksIsTheEnd) {
   options_.spec.tensors[0].shape = {int64_t{1} << 40};
   Begin();
@@ -289,6 +300,18 @@ TEST_F(SessionLinks, Case3_WhoIsFencedJoinsAsANewLife) {
   EXPECT_EQ(mail_.TakeOne<Ready>(control_), (Ready{session_->id(), {2}, {}}));
   Grant(9, 2, LeaseOf(4));
   EXPECT_TRUE(session_->TakeStep(now_));
+}
+
+// The link it is told on is old; that no welcome has come on it yet is no silence.
+TEST_F(SessionLinks, WhoIsFencedKeepsTheLinkThatSaidSo) {
+  JoinAt(2);
+  Pass(job_.lease() * 3);
+  Coordinator(Fenced{session_->id(), "silent"});
+  Tick();
+  Pass(job_.lease() / 2, false);
+  EXPECT_TRUE(closings_.empty());
+  Welcome(2);
+  EXPECT_EQ(session_->stats().lives, 2u);
 }
 
 TEST_F(SessionLinks, AFenceOfAnEarlierLifeIsNoNews) {

@@ -273,11 +273,9 @@ void Link::Handle(Socket::Inbound inbound) {
 void Link::HandleHandshake(const Record& record) {
   const Kind expected = side_ == Side::kDialer ? Kind::kWelcome : Kind::kHello;
   if (record.kind != expected || record.a != kMagic) {
-    host_->counters().failed_handshakes += 1;
     return Fail({Code::kCorrupt, peer_ + " does not speak Everstep's shared-memory protocol"});
   }
   if (record.b != kVersion) {
-    host_->counters().failed_handshakes += 1;
     const Status why(Code::kWrongVersion, "shared-memory protocol version " + std::to_string(record.b) + " there, " +
                                               std::to_string(kVersion) + " here; install the same Everstep on both");
     PutClose(why);
@@ -340,7 +338,7 @@ void Link::HandleRelease(const Buffer& numbers) {
 
 void Link::Break(const std::string& what) {
   if (host_ == nullptr) return;
-  host_->counters().refused_frames += 1;
+  if (open_) host_->counters().refused_frames += 1;
   const Status why(Code::kCorrupt, peer_ + " broke the protocol: " + what + "; the connection is closed");
   log::Warning(why.message());
   PutClose({Code::kCorrupt, "the peer broke the protocol: " + what});
@@ -368,7 +366,6 @@ void Link::Finish(const Status& why) {
 void Link::Vanished() {
   ConnectionHandler* const handler = std::exchange(handler_, nullptr);
   const bool first = !std::exchange(over_, true);
-  if (!open_ && side_ == Side::kListener) host_->counters().failed_handshakes += 1;
   EndSocket();
   if (first && handler != nullptr)
     handler->OnClosed(*this, {Code::kUnavailable, peer_ + (open_ ? " vanished" : " refused the connection")});
@@ -387,6 +384,7 @@ void Link::EndSocket() {
   if (close_timer_ != 0) loop_.Cancel(std::exchange(close_timer_, 0));
   std::vector<Buffer> unreleased;
   for (auto& [number, payload] : std::exchange(sent_, {})) unreleased.push_back(std::move(payload));
+  if (!open_ && side_ == Side::kListener) host_->counters().failed_handshakes += 1;
   if (socket_) {
     releases_->Detach();
     KeepUntilDead(socket_->peer(), std::move(unreleased));
