@@ -31,8 +31,11 @@ void ReplicaHost::RunWork() {
 void ReplicaHost::RunSum(SumWork work) {
   compute_.loop().Post([this, &math = Math(), alive = alive_, work = std::make_shared<SumWork>(std::move(work))] {
     const size_t count = work->chunks.size();
-    auto result = std::make_shared<SumResult>(SumResult{
-        work->seal, std::vector<Buffer>(count), std::vector<double>(count), std::vector<std::vector<uint32_t>>(count), {}});
+    auto result = std::make_shared<SumResult>(SumResult{work->seal,
+                                                        std::vector<Buffer>(count),
+                                                        std::vector<double>(count),
+                                                        std::vector<std::vector<uint32_t>>(count),
+                                                        {}});
     if (work->ahead) {
       const Ahead& ahead = *work->ahead;
       const kernels::ShardMath::Version next = math.NewVersion(ahead.update);

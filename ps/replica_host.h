@@ -13,8 +13,8 @@ namespace everstep {
 
 class ReplicaHost {
  public:
-  // `changed` is called on the loop after a result has come back: the outbox may have something. `allocator`: where what
-  // is sent to others lives; the heap by default.
+  // `changed` is called on the loop after a result has come back: the outbox may have something. `allocator`: where
+  // what is sent to others lives; the heap by default.
   ReplicaHost(Loop& loop, Replica::Options options, CheckpointOptions checkpoints, BufferPool::Allocator allocator,
               std::function<void()> changed);
   ~ReplicaHost();  // waits for the numbers under way

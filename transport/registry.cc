@@ -56,8 +56,8 @@ class SchemeContext final : public Context {
     if (!options_.shared_memory || !real.ok() || real->scheme != "tcp") return listener;
     auto host = Shared().Listen("shm://" + SharedNameOf(real->rest), std::move(on_accept));
     if (!host.ok()) {
-      log::Warning("processes of this host will use " + address + " instead of shared memory: " +
-                   host.status().message());
+      log::Warning("processes of this host will use " + address +
+                   " instead of shared memory: " + host.status().message());
       return listener;
     }
     return std::unique_ptr<Listener>(std::make_unique<TwoDoors>(std::move(listener), std::move(*host)));

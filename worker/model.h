@@ -47,8 +47,8 @@ class Model {
     return false;
   }
   // Bytes [offset, offset + size) of the gradient where they lie, if the model promises not to write there as long as
-  // the Buffer lives (until the servers have summed it). Nothing: ReadGradient is asked. No copy is made when the memory
-  // comes from transport::SharedAllocator().
+  // the Buffer lives (until the servers have summed it). Nothing: ReadGradient is asked. No copy is made when the
+  // memory comes from transport::SharedAllocator().
   virtual std::optional<Buffer> ShareGradient(size_t tensor, uint64_t offset, uint64_t size) const {
     (void)tensor, (void)offset, (void)size;
     return std::nullopt;

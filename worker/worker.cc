@@ -313,7 +313,8 @@ void WorkerImpl::LoadParameters(std::map<ChunkId, Buffer> parameters, Load load)
     shared[tensor] = Share(tensor, parameters);
   for (const auto& [chunk, bytes] : parameters) {
     for (const Segment& s : layout_->chunk(chunk).segments) {
-      if (!shared[s.tensor]) model_.WriteValues(s.tensor, s.tensor_offset, bytes.span().subspan(s.chunk_offset, s.bytes));
+      if (!shared[s.tensor])
+        model_.WriteValues(s.tensor, s.tensor_offset, bytes.span().subspan(s.chunk_offset, s.bytes));
     }
   }
   copying_ += SteadyNow() - began;

@@ -209,8 +209,8 @@ class FusedPassContestant : public Contestant {
   Status Start() override {
     OptimizerOptions optimizer;
     optimizer.momentum = kMomentum;
-    layout_ = ChunkLayout::Make(
-        {{{"p", {static_cast<int64_t>(cell_.bytes / 4)}, DType::kFloat32, Role::kTrainable}}}, limits::kDefaultChunkBytes);
+    layout_ = ChunkLayout::Make({{{"p", {static_cast<int64_t>(cell_.bytes / 4)}, DType::kFloat32, Role::kTrainable}}},
+                                limits::kDefaultChunkBytes);
     math_ = std::make_unique<kernels::ShardMath>(optimizer, layout_);
     for (unsigned i = 0; i < cell_.workers; ++i) {
       const size_t begin = (i % 8) * 5 * 64;  // as in worker_role.cc
@@ -243,8 +243,8 @@ class FusedPassContestant : public Contestant {
     }
     const Duration took = SteadyNow() - begin;
     for (const Buffer& part : parameters_) {
-      EVERSTEP_RETURN_IF_ERROR(CheckParameters(reinterpret_cast<const float*>(part.data()), part.size() / 4,
-                                               cell_.workers, update_));
+      EVERSTEP_RETURN_IF_ERROR(
+          CheckParameters(reinterpret_cast<const float*>(part.data()), part.size() / 4, cell_.workers, update_));
     }
     return took;
   }

@@ -29,8 +29,8 @@ std::unique_ptr<Contestant> MakeEverstep(const Surroundings& around, const Cell&
 // memcpy of what a step moves between processes: each worker's bytes up and down, within this process.
 std::unique_ptr<Contestant> MakeMemcpy(const Cell& cell, unsigned threads);
 
-// The servers' own pass over the same numbers, within this process and with all cores: sum of the workers' gradients and
-// momentum SGD (kernels::ShardMath::SumAndApply). What a step costs when nothing has to be moved.
+// The servers' own pass over the same numbers, within this process and with all cores: sum of the workers' gradients
+// and momentum SGD (kernels::ShardMath::SumAndApply). What a step costs when nothing has to be moved.
 std::unique_ptr<Contestant> MakeFusedPass(const Cell& cell);
 
 // The same bytes over plain blocking sockets ("tcp" or "unix") between processes, into reused buffers: a hub with a

@@ -19,12 +19,9 @@ struct Reference {
   const char* name;
   const char* head;
 };
-constexpr Reference kReferences[] = {{"fused sum + sgd", "/fused"},
-                                     {"memcpy, 1 thread", "/copy1"},
-                                     {"memcpy, 2 threads", "/copy2"},
-                                     {"plain tcp sockets", "/tcp"},
-                                     {"plain unix sockets", "/unix"},
-                                     {"gloo all-reduce + sgd", "/gloo"}};
+constexpr Reference kReferences[] = {{"fused sum + sgd", "/fused"},   {"memcpy, 1 thread", "/copy1"},
+                                     {"memcpy, 2 threads", "/copy2"}, {"plain tcp sockets", "/tcp"},
+                                     {"plain unix sockets", "/unix"}, {"gloo all-reduce + sgd", "/gloo"}};
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());

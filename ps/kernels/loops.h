@@ -63,8 +63,8 @@ struct Loops {
               const std::byte* momentum, const std::byte* parameters, const std::byte* sum, size_t elements);
   void (*adam)(const AdamCoefficients& c, std::byte* out, Adam next, Adam state, const std::byte* parameters,
                const std::byte* sum, size_t elements);
-  // Copies to memory that nobody reads soon, past the caches: what is there is not fetched first. `out` is at a multiple
-  // of 16 bytes. Others may read it after Fence().
+  // Copies to memory that nobody reads soon, past the caches: what is there is not fetched first. `out` is at a
+  // multiple of 16 bytes. Others may read it after Fence().
   void (*stream)(std::byte* out, const std::byte* in, size_t bytes);
   void (*fence)();
 };

@@ -7,6 +7,7 @@
 
 #include "base/limits.h"
 #include "ps/kernels/loops.h"
+#include "ps/kernels/update.h"
 
 namespace everstep::kernels {
 namespace {
@@ -160,88 +161,6 @@ double SumBlock(const Loops& loops, const Inputs& inputs, const Segment& segment
   const double squared_norm = loops.weighted_sum(out, data.data(), offset, w, data.size(), elements);
   if (!std::isfinite(squared_norm)) culprits.SearchBlock(offset, elements);
   return trainable ? squared_norm : 0;
-}
-
-// By squaring, in plain multiplications: std::pow differs in the last bit between machines, and replicas must not.
-double Power(double base, uint64_t exponent) {
-  double power = 1;
-  for (; exponent > 0; exponent /= 2) {
-    if (exponent % 2 == 1) power *= base;
-    base *= base;
-  }
-  return power;
-}
-
-SgdCoefficients MakeSgd(const OptimizerOptions& o, const ApplyOptions& a) {
-  const bool first = a.update <= 1;
-  SgdCoefficients c;
-  c.scale = static_cast<float>(a.scale);
-  c.decay = static_cast<float>(o.weight_decay);
-  c.keep = first ? 0.0f : static_cast<float>(o.momentum);
-  c.take = first ? 1.0f : static_cast<float>(1 - o.dampening);
-  c.look = static_cast<float>(o.momentum);
-  c.minus_rate = static_cast<float>(-a.learning_rate);
-  return c;
-}
-
-AdamCoefficients MakeAdam(const OptimizerOptions& o, const ApplyOptions& a) {
-  const uint64_t update = std::max<uint64_t>(a.update, 1);
-  const bool decoupled = o.kind == OptimizerKind::kAdamW;
-  AdamCoefficients c;
-  c.scale = static_cast<float>(a.scale);
-  c.decay = decoupled ? 0.0f : static_cast<float>(o.weight_decay);
-  c.shrink = decoupled ? static_cast<float>(1 - a.learning_rate * o.weight_decay) : 1.0f;
-  c.beta1 = static_cast<float>(o.beta1);
-  c.take1 = static_cast<float>(1 - o.beta1);
-  c.beta2 = static_cast<float>(o.beta2);
-  c.take2 = static_cast<float>(1 - o.beta2);
-  c.root_correction = static_cast<float>(std::sqrt(1 - Power(o.beta2, update)));
-  c.epsilon = static_cast<float>(o.epsilon);
-  c.minus_step = static_cast<float>(-(a.learning_rate / (1 - Power(o.beta1, update))));
-  return c;
-}
-
-SgdMomentum MomentumOf(const OptimizerOptions& o) {
-  if (o.momentum == 0) return SgdMomentum::kNone;
-  return o.nesterov ? SgdMomentum::kNesterov : SgdMomentum::kPlain;
-}
-
-std::vector<std::string> StateNames(const OptimizerOptions& o) {
-  if (o.kind != OptimizerKind::kSgd) return {"exp_avg", "exp_avg_sq"};
-  if (o.momentum != 0) return {"momentum"};
-  return {};
-}
-
-// What one update of a chunk needs to know.
-struct Update {
-  Update(const Loops& chosen, const OptimizerOptions& optimizer, const ApplyOptions& options)
-      : loops(chosen),
-        is_sgd(optimizer.kind == OptimizerKind::kSgd),
-        momentum(MomentumOf(optimizer)),
-        sgd(MakeSgd(optimizer, options)),
-        adam(MakeAdam(optimizer, options)) {}
-
-  // Pointers are to the block.
-  void Run(std::byte* out, Loops::Adam next, Loops::Adam state, const std::byte* p, const std::byte* g,
-           size_t elements) const {
-    if (is_sgd) {
-      loops.sgd(momentum, sgd, out, next.exp_avg, state.exp_avg, p, g, elements);
-    } else {
-      loops.adam(adam, out, next, state, p, g, elements);
-    }
-  }
-
-  const Loops& loops;
-  const bool is_sgd;
-  const SgdMomentum momentum;
-  const SgdCoefficients sgd;
-  const AdamCoefficients adam;
-};
-
-// Both arrays of an optimizer's state from `offset` on; SGD uses the first, or none.
-Loops::Adam At(const Loops::Adam& state, size_t offset) {
-  const auto at = [offset](std::byte* p) { return p == nullptr ? nullptr : p + offset; };
-  return {at(state.exp_avg), at(state.exp_avg_sq)};
 }
 
 // What a thread's block is worked out in before it is streamed to memory.
@@ -427,8 +346,8 @@ ChunkUpdate ShardMath::SumAndApply(ChunkId id, const Version& into, const Buffer
       return update.Run(out + offset, At(next, offset), At(state, offset), parameters.data() + offset, scratch.sum,
                         elements);
     }
-    update.Run(scratch.parameters, {scratch.exp_avg, scratch.exp_avg_sq}, At(state, offset),
-               parameters.data() + offset, scratch.sum, elements);
+    update.Run(scratch.parameters, {scratch.exp_avg, scratch.exp_avg_sq}, At(state, offset), parameters.data() + offset,
+               scratch.sum, elements);
     loops.stream(out + offset, scratch.parameters, bytes);
     if (next.exp_avg != nullptr) loops.stream(next.exp_avg + offset, scratch.exp_avg, bytes);
     if (next.exp_avg_sq != nullptr) loops.stream(next.exp_avg_sq + offset, scratch.exp_avg_sq, bytes);
@@ -443,8 +362,7 @@ void ShardMath::Adopt(ChunkId id) {
   std::vector<MutableBuffer>& ahead = impl_->ahead[id.value];
   std::vector<StateArray>& state = impl_->states[id.value];
   EVERSTEP_CHECK(ahead.size() == state.size(), "nothing was worked out ahead");
-  for (size_t i = 0; i < ahead.size(); ++i)
-    state[i] = {std::make_shared<MutableBuffer>(std::move(ahead[i])), nullptr};
+  for (size_t i = 0; i < ahead.size(); ++i) state[i] = {std::make_shared<MutableBuffer>(std::move(ahead[i])), nullptr};
   ahead.clear();
 }
 

@@ -74,7 +74,8 @@ class ShardMath {
   ChunkSum Sum(ChunkId chunk, std::span<const Buffer> contributions, std::span<const double> weights);
 
   // Memory for the parameters of one version: all chunks of the model end to end, so that a tensor which was cut into
-  // chunks lies in one piece. Chunks that are not written cost nothing. Any number of threads may write different chunks.
+  // chunks lies in one piece. Chunks that are not written cost nothing. Any number of threads may write different
+  // chunks.
   class Version {
    public:
     Version(std::shared_ptr<MutableBuffer> memory, ptrdiff_t begin) : memory_(std::move(memory)), begin_(begin) {}
@@ -95,8 +96,9 @@ class ShardMath {
   // The same into memory of the chunk's own.
   Buffer Apply(ChunkId chunk, const Buffer& parameters, const Buffer& sum, const ApplyOptions& options);
 
-  // Sum and Apply in one pass over memory, bit-equal to the two. The chunk's optimizer state stays as it is; the new one
-  // waits beside it until Adopt makes it the state, or is forgotten with the next SumAndApply, Apply or ImportState.
+  // Sum and Apply in one pass over memory, bit-equal to the two. The chunk's optimizer state stays as it is; the new
+  // one waits beside it until Adopt makes it the state, or is forgotten with the next SumAndApply, Apply or
+  // ImportState.
   ChunkUpdate SumAndApply(ChunkId chunk, const Version& into, const Buffer& parameters,
                           std::span<const Buffer> contributions, std::span<const double> weights,
                           const ApplyOptions& options);

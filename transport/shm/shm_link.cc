@@ -36,8 +36,8 @@ class Link::Releases : public std::enable_shared_from_this<Link::Releases> {
       ++lent_;
     }
     const std::byte* const data = segment->data() + offset;
-    std::shared_ptr<const void> owner(data, [self = shared_from_this(), segment = std::move(segment),
-                                             number](const void*) { self->Return(number); });
+    std::shared_ptr<const void> owner(
+        data, [self = shared_from_this(), segment = std::move(segment), number](const void*) { self->Return(number); });
     return {std::move(owner), data, bytes};
   }
 
@@ -259,10 +259,9 @@ void Link::Handle(Socket::Inbound inbound) {
     case Kind::kClose: {
       told_ = true;
       const bool known = record.a <= static_cast<uint64_t>(Code::kInternal);
-      Status why = record.a == 0
-                       ? Status::Ok()
-                       : Status(known ? static_cast<Code>(record.a) : Code::kUnavailable,
-                                std::string(inbound.text.text()) + " (" + peer_ + ")");
+      Status why = record.a == 0 ? Status::Ok()
+                                 : Status(known ? static_cast<Code>(record.a) : Code::kUnavailable,
+                                          std::string(inbound.text.text()) + " (" + peer_ + ")");
       return Finish(why);
     }
     case Kind::kHello:
@@ -315,8 +314,8 @@ void Link::HandleFrame(Socket::Inbound inbound) {
 
 bool Link::HandleSharedPayload(const Record& record, Buffer& payload) {
   const auto segment = mapped_.find(record.a);
-  if (segment == mapped_.end() || record.b > segment->second->size() ||
-      record.c > segment->second->size() - record.b || record.b % 8 != 0) {
+  if (segment == mapped_.end() || record.b > segment->second->size() || record.c > segment->second->size() - record.b ||
+      record.b % 8 != 0) {
     Break("named memory that it never offered");
     return false;
   }

@@ -107,8 +107,8 @@ class Link final : public Connection, public std::enable_shared_from_this<Link> 
   SendWindow send_window_;
   std::optional<CreditReturn> credit_return_;
 
-  uint64_t next_shared_ = 0;                               // number of the next shared frame that is sent
-  std::map<uint64_t, Buffer> sent_;                        // payloads that the peer may still read, by number
+  uint64_t next_shared_ = 0;         // number of the next shared frame that is sent
+  std::map<uint64_t, Buffer> sent_;  // payloads that the peer may still read, by number
   std::map<uint64_t, std::weak_ptr<const SharedSegment>> announced_;  // own segments that the peer has mapped, by id
   uint64_t received_shared_ = 0;
   std::map<uint64_t, std::shared_ptr<const SharedSegment>> mapped_;  // the peer's, by its id

@@ -168,8 +168,7 @@ Status Socket::Check(const Record& record) const {
     case Kind::kWelcome:
     case Kind::kSegment:
     case Kind::kForget:
-    case Kind::kCredit:
-      return record.text_bytes != 0 ? corrupt("sent bytes where there are none") : Status::Ok();
+    case Kind::kCredit: return record.text_bytes != 0 ? corrupt("sent bytes where there are none") : Status::Ok();
   }
   return corrupt("sent a message of an unknown kind");
 }
