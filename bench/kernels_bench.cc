@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,12 +98,15 @@ double Run(const std::function<void(size_t)>& body) {
 }
 
 // Runs both over all chunks in turns and reports GB/s of each, counting `bytes` an element.
-void Compare(benchmark::State& state, unsigned threads, double bytes, const std::function<void(size_t)>& kernel,
-             const std::function<void(size_t)>& loop) {
+void Compare(
+    benchmark::State& state, unsigned threads, double bytes, const std::function<void(size_t)>& kernel,
+    const std::function<void(size_t)>& loop, const std::function<void()>& before_kernel = [] {}) {
   SetThreads(threads);
-  Run(kernel), Run(loop);  // first touch
+  for (int i = 0; i < 4; ++i) before_kernel(), Run(kernel);  // first touch of all memory that is recycled
+  Run(loop);
   std::vector<double> kernel_times, loop_times;
   for (auto _ : state) {
+    before_kernel();
     kernel_times.push_back(Run(kernel));
     loop_times.push_back(Run(loop));
     state.SetIterationTime(kernel_times.back());
@@ -218,26 +222,64 @@ void BM_AdamW(benchmark::State& state) {
       });
 }
 
-// What one step costs a server: the sum of a chunk, then at once its update. Two passes, since no state may change
-// before all sums are known to be finite; the loop makes the same two passes.
-void BM_SumAndSgd(benchmark::State& state) {
+// What one step costs a server that is alone: sum and update in one pass. The loop reads and writes the same arrays,
+// the state in place; the kernel writes it beside the old one, past the caches.
+template <size_t... I>
+void AddAllAndUpdate(float* __restrict out, float* __restrict m, float* __restrict v, const float* p,
+                     const std::vector<Buffer>& in, size_t n, std::index_sequence<I...>) {
+  const float* const g[] = {Floats(in[I])...};
+  for (size_t i = 0; i < n; ++i) {
+    const float sum = (g[I][i] + ...);
+    const float a = m[i] + sum;
+    m[i] = a;
+    if (v == nullptr) {
+      out[i] = p[i] + a;
+    } else {
+      const float b = v[i] + sum;
+      v[i] = b;
+      out[i] = p[i] + a + b;
+    }
+  }
+}
+
+void AddAllAndUpdate(float* out, float* m, float* v, const float* p, const std::vector<Buffer>& in, size_t n) {
+  switch (in.size()) {
+    case 1: return AddAllAndUpdate(out, m, v, p, in, n, std::make_index_sequence<1>());
+    case 2: return AddAllAndUpdate(out, m, v, p, in, n, std::make_index_sequence<2>());
+    case 4: return AddAllAndUpdate(out, m, v, p, in, n, std::make_index_sequence<4>());
+    default: return AddAllAndUpdate(out, m, v, p, in, n, std::make_index_sequence<8>());
+  }
+}
+
+void Fused(benchmark::State& state, const OptimizerOptions& options, size_t arrays) {
   World& w = TheWorld();
   const size_t count = static_cast<size_t>(state.range(0));
-  ShardMath math(Momentum(), w.layout);
+  ShardMath math(options, w.layout);
   Versions parameters(w.contributions[1]);
   const std::span<const double> weights(w.weights.data(), count);
+  std::optional<ShardMath::Version> next;
   Compare(
-      state, static_cast<unsigned>(state.range(1)), 4.0 * static_cast<double>(count + 6),
+      state, static_cast<unsigned>(state.range(1)), 4.0 * static_cast<double>(count + 2 + 2 * arrays),
       [&](size_t c) {
         const ChunkId id{static_cast<uint32_t>(c)};
-        const ChunkSum sum = math.Sum(id, w.Of(c, count), weights);
-        parameters.Push(c, math.Apply(id, parameters.now[c], sum.sum, parameters.Options(c)));
+        const ApplyOptions apply = parameters.Options(c);
+        parameters.Push(c, math.SumAndApply(id, *next, parameters.now[c], w.Of(c, count), weights, apply).parameters);
+        math.Adopt(id);
       },
       [&](size_t c) {
-        AddAll(w.second[c].as<float>(), w.Of(c, count), w.elements(c));
-        ReadThreeWriteTwo(w.out[c].as<float>(), w.first[c].as<float>(), Floats(w.contributions[1][c]),
-                          w.second[c].as<float>(), w.elements(c));
-      });
+        AddAllAndUpdate(w.out[c].as<float>(), w.first[c].as<float>(), arrays == 2 ? w.second[c].as<float>() : nullptr,
+                        Floats(w.contributions[1][c]), w.Of(c, count), w.elements(c));
+      },
+      [&] { next.emplace(math.NewVersion(parameters.updates[0] + 1)); });
+}
+
+void BM_FusedSgd(benchmark::State& state) { Fused(state, Momentum(), 1); }
+
+void BM_FusedAdamW(benchmark::State& state) {
+  OptimizerOptions options;
+  options.kind = OptimizerKind::kAdamW;
+  options.weight_decay = 0.01;
+  Fused(state, options, 2);
 }
 
 void Register() {
@@ -254,7 +296,8 @@ void Register() {
   add("Sum", BM_Sum, {1, 2, 4, 8});
   add("SgdMomentum", BM_SgdMomentum, {1});
   add("AdamW", BM_AdamW, {1});
-  add("SumAndSgd", BM_SumAndSgd, {1, 2, 4});
+  add("FusedSgd", BM_FusedSgd, {1, 2, 4, 8});
+  add("FusedAdamW", BM_FusedAdamW, {1, 2, 4, 8});
 }
 
 }  // namespace

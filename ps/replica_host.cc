@@ -3,6 +3,18 @@
 #include "base/checksum.h"
 
 namespace everstep {
+namespace {
+
+// Bytes that are worked through faster than another thread is woken.
+constexpr uint64_t kHereBytes = 64 << 10;
+
+uint64_t BytesOf(const std::vector<Buffer>& buffers) {
+  uint64_t bytes = 0;
+  for (const Buffer& buffer : buffers) bytes += buffer.size();
+  return bytes;
+}
+
+}  // namespace
 
 ReplicaHost::ReplicaHost(Loop& loop, Replica::Options options, CheckpointOptions checkpoints,
                          BufferPool::Allocator allocator, std::function<void()> changed)
@@ -13,6 +25,17 @@ ReplicaHost::ReplicaHost(Loop& loop, Replica::Options options, CheckpointOptions
       checkpoint_(std::move(checkpoints)) {}
 
 ReplicaHost::~ReplicaHost() { *alive_ = false; }
+
+void ReplicaHost::Compute(uint64_t bytes, std::function<void()> task) {
+  if (bytes <= kHereBytes && computing_ == 0) return task();
+  ++computing_;
+  compute_.loop().Post([this, alive = alive_, task = std::move(task)] {
+    task();
+    loop_.Post([this, alive] {
+      if (*alive) --computing_;
+    });
+  });
+}
 
 kernels::ShardMath& ReplicaHost::Math() {
   if (!math_) math_ = std::make_unique<kernels::ShardMath>(core_.job_spec()->optimizer, core_.layout(), allocator_);
@@ -29,7 +52,9 @@ void ReplicaHost::RunWork() {
 }
 
 void ReplicaHost::RunSum(SumWork work) {
-  compute_.loop().Post([this, &math = Math(), alive = alive_, work = std::make_shared<SumWork>(std::move(work))] {
+  uint64_t bytes = 0;
+  for (const std::vector<Buffer>& inputs : work.contributions) bytes += BytesOf(inputs);
+  Compute(bytes, [this, &math = Math(), alive = alive_, work = std::make_shared<SumWork>(std::move(work))] {
     const size_t count = work->chunks.size();
     auto result = std::make_shared<SumResult>(SumResult{work->seal,
                                                         std::vector<Buffer>(count),
@@ -63,7 +88,9 @@ void ReplicaHost::RunSum(SumWork work) {
 }
 
 void ReplicaHost::RunApply(ApplyWork work) {
-  compute_.loop().Post([this, &math = Math(), alive = alive_, work = std::make_shared<ApplyWork>(std::move(work))] {
+  // What was worked out ahead only changes hands.
+  const uint64_t bytes = work.ahead ? 0 : BytesOf(work.parameters) * 3;
+  Compute(bytes, [this, &math = Math(), alive = alive_, work = std::make_shared<ApplyWork>(std::move(work))] {
     const size_t count = work->chunks.size();
     auto result = std::make_shared<ApplyResult>(
         ApplyResult{work->seal, std::vector<Buffer>(count), std::vector<uint64_t>(work->check ? count : 0)});
@@ -83,7 +110,7 @@ void ReplicaHost::RunApply(ApplyWork work) {
 }
 
 void ReplicaHost::RunExport(ExportWork work) {
-  compute_.loop().Post([this, &math = Math(), alive = alive_, work = std::make_shared<ExportWork>(std::move(work))] {
+  Compute(kMuch, [this, &math = Math(), alive = alive_, work = std::make_shared<ExportWork>(std::move(work))] {
     auto result = std::make_shared<ExportResult>(ExportResult{work->to, std::move(work->header), {}});
     const std::map<std::string, Buffer> state = math.ExportState(result->header.chunk);
     const size_t bytes = work->parameters.size();
@@ -104,7 +131,7 @@ void ReplicaHost::RunExport(ExportWork work) {
 }
 
 void ReplicaHost::RunImport(ImportWork work) {
-  compute_.loop().Post([this, &math = Math(), alive = alive_, work = std::make_shared<ImportWork>(std::move(work))] {
+  Compute(kMuch, [this, &math = Math(), alive = alive_, work = std::make_shared<ImportWork>(std::move(work))] {
     const size_t bytes = work->payload.size() / (1 + work->header.arrays.size());
     std::map<std::string, Buffer> state;
     for (size_t i = 0; i < work->header.arrays.size(); ++i) {

@@ -32,6 +32,10 @@ class ReplicaHost {
   void RunSnapshot(SnapshotWork work);
   void RunRestore(RestoreWork work);
   void SetState(CheckpointHost::Loaded loaded);
+  // Runs `task` on the thread for numbers, after those that are there; small ones here and now when none is there: two
+  // switches of threads cost more than the update of a small model. Loop thread.
+  static constexpr uint64_t kMuch = UINT64_MAX;
+  void Compute(uint64_t bytes, std::function<void()> task);
   // Any of this host's threads: the core gets the result on the loop, if the host still lives by then (`alive`).
   template <typename T>
   void Deliver(std::shared_ptr<bool> alive, std::shared_ptr<T> result, void (Replica::*receive)(Time, T)) {
@@ -48,6 +52,7 @@ class ReplicaHost {
   const BufferPool::Allocator allocator_;
   const std::function<void()> changed_;
   std::unique_ptr<kernels::ShardMath> math_;  // made when the model is known
+  uint64_t computing_ = 0;                    // tasks on the other thread
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   CheckpointHost checkpoint_;
   LoopThread compute_;  // last: ends first

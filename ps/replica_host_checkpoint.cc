@@ -6,7 +6,7 @@ namespace everstep {
 // In the order of the compute thread: after the update that made the version, before the next one. Nothing is copied
 // here; what the next update finds still held it leaves alone (ShareState).
 void ReplicaHost::RunSnapshot(SnapshotWork work) {
-  compute_.loop().Post([this, &math = Math(), alive = alive_, work = std::make_shared<SnapshotWork>(std::move(work))] {
+  Compute(kMuch, [this, &math = Math(), alive = alive_, work = std::make_shared<SnapshotWork>(std::move(work))] {
     auto state = std::make_shared<std::vector<StateArrays>>();
     for (ChunkId chunk : work->chunks) state->push_back(math.ShareState(chunk));
     loop_.Post([this, alive, work, state] {
@@ -31,14 +31,14 @@ void ReplicaHost::RunRestore(RestoreWork work) {
 }
 
 void ReplicaHost::SetState(CheckpointHost::Loaded loaded) {
-  compute_.loop().Post(
-      [this, &math = Math(), alive = alive_, loaded = std::make_shared<CheckpointHost::Loaded>(std::move(loaded))] {
-        RestoreResult& result = loaded->result;
-        for (const auto& [chunk, arrays] : loaded->state) {
-          if (result.outcome.ok()) result.outcome = math.ImportState(chunk, arrays);
-        }
-        Deliver(alive, std::shared_ptr<RestoreResult>(loaded, &result), &Replica::OnRestored);
-      });
+  Compute(kMuch,
+          [this, &math = Math(), alive = alive_, loaded = std::make_shared<CheckpointHost::Loaded>(std::move(loaded))] {
+            RestoreResult& result = loaded->result;
+            for (const auto& [chunk, arrays] : loaded->state) {
+              if (result.outcome.ok()) result.outcome = math.ImportState(chunk, arrays);
+            }
+            Deliver(alive, std::shared_ptr<RestoreResult>(loaded, &result), &Replica::OnRestored);
+          });
 }
 
 }  // namespace everstep

@@ -1,5 +1,6 @@
 #include "worker/torch_model.h"
 
+#include <ATen/ops/from_blob.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -98,6 +99,7 @@ using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declva
 
 struct Entry {
   at::Tensor tensor;
+  at::Tensor own;  // the tensor's own memory, while it shows another's
   Accumulator accumulator;
   std::optional<uintptr_t> hook;
 };
@@ -193,7 +195,7 @@ void Read(const at::Tensor& tensor, uint64_t offset, std::span<std::byte> out) {
 }  // namespace
 
 struct TorchModel::Impl {
-  explicit Impl(std::vector<Named> tensors) {
+  Impl(std::vector<Named> tensors, TorchModelOptions model_options) : options(model_options) {
     std::set<const c10::TensorImpl*> seen;
     for (Named& named : tensors) {
       // Undefined: an option that was left out, such as a Linear's bias. Seen: tied weights.
@@ -257,6 +259,12 @@ struct TorchModel::Impl {
     return false;
   }
 
+  // The tensor shows its own memory again.
+  void Unshare(Entry& entry) {
+    if (entry.own.defined()) entry.tensor.set_data(std::exchange(entry.own, at::Tensor()));
+  }
+
+  const TorchModelOptions options;
   std::vector<Entry> entries;
   ParameterSpec spec;
   Status status;
@@ -281,11 +289,16 @@ std::vector<Named> TensorsOf(const torch::jit::Module& module) {
 
 }  // namespace
 
-TorchModel::TorchModel(torch::nn::Module& module) : impl_(std::make_unique<Impl>(TensorsOf(module))) {}
+TorchModel::TorchModel(torch::nn::Module& module, TorchModelOptions options)
+    : impl_(std::make_unique<Impl>(TensorsOf(module), options)) {}
 
-TorchModel::TorchModel(torch::jit::Module& module) : impl_(std::make_unique<Impl>(TensorsOf(module))) {}
+TorchModel::TorchModel(torch::jit::Module& module, TorchModelOptions options)
+    : impl_(std::make_unique<Impl>(TensorsOf(module), options)) {}
 
-TorchModel::~TorchModel() = default;
+TorchModel::~TorchModel() {
+  at::NoGradGuard guard;
+  for (Entry& entry : impl_->entries) impl_->Unshare(entry);
+}
 
 const Status& TorchModel::status() const { return impl_->status; }
 
@@ -314,11 +327,28 @@ void TorchModel::ReadGradient(size_t tensor, uint64_t offset, std::span<std::byt
 void TorchModel::WriteValues(size_t tensor, uint64_t offset, std::span<const std::byte> in) {
   const std::byte* from = in.data();
   impl_->Guarded(tensor, [&] {
+    impl_->Unshare(impl_->entries[tensor]);
     ForRange(impl_->entries[tensor].tensor, offset, in.size(), [&from](std::byte* to, size_t bytes) {
       std::memcpy(to, from, bytes);
       from += bytes;
     });
   });
+}
+
+bool TorchModel::ShareValues(size_t tensor, Buffer values) {
+  if (!impl_->options.share_parameters) return false;
+  bool shared = false;
+  impl_->Guarded(tensor, [&] {
+    Entry& entry = impl_->entries[tensor];
+    if (!entry.tensor.is_contiguous()) return;
+    auto* data = const_cast<std::byte*>(values.data());  // nobody writes: see TorchModelOptions
+    const at::Tensor view = at::from_blob(
+        data, entry.tensor.sizes(), [values](void*) {}, entry.tensor.options().requires_grad(false));
+    if (!entry.own.defined()) entry.own = entry.tensor.tensor_data();
+    entry.tensor.set_data(view);
+    shared = true;
+  });
+  return shared;
 }
 
 void TorchModel::ClearGradients() {

@@ -21,13 +21,21 @@ struct Module;
 
 namespace everstep {
 
+struct TorchModelOptions {
+  // During training, parameters are read where the servers of this host published them, instead of being copied into
+  // memory of the module's own: they are then read-only, and a program that writes to one (rather than training it)
+  // ends with a segmentation fault. Without effect on what comes through sockets in pieces. The finished parameters are
+  // always the module's own.
+  bool share_parameters = false;
+};
+
 class TorchModel final : public Model {
  public:
   // The module must outlive this object and keep its tensors. CHECKs nothing: problems (a float64 or CUDA parameter, a
   // boolean buffer) are told by status(), and by Worker::Join. A tensor registered under several names (tied weights)
   // goes by its first one.
-  explicit TorchModel(torch::nn::Module& module);
-  explicit TorchModel(torch::jit::Module& module);
+  explicit TorchModel(torch::nn::Module& module, TorchModelOptions options = {});
+  explicit TorchModel(torch::jit::Module& module, TorchModelOptions options = {});
   ~TorchModel() override;
 
   // kInvalidArgument, naming the tensor, when the module holds what cannot be trained here.
@@ -37,6 +45,7 @@ class TorchModel final : public Model {
   void ReadValues(size_t tensor, uint64_t offset, std::span<std::byte> out) const override;
   void ReadGradient(size_t tensor, uint64_t offset, std::span<std::byte> out) const override;
   void WriteValues(size_t tensor, uint64_t offset, std::span<const std::byte> in) override;
+  bool ShareValues(size_t tensor, Buffer values) override;
   void ClearGradients() override;
   void OnGradient(std::function<void(size_t tensor)> ready) override;
   // status(), then whether a gradient of this step grew after it was reported, or could not be read.

@@ -63,9 +63,20 @@ struct Loops {
               const std::byte* momentum, const std::byte* parameters, const std::byte* sum, size_t elements);
   void (*adam)(const AdamCoefficients& c, std::byte* out, Adam next, Adam state, const std::byte* parameters,
                const std::byte* sum, size_t elements);
-  // Copies to memory that nobody reads soon, past the caches: what is there is not fetched first. `out` is at a
-  // multiple of 16 bytes. Others may read it after Fence().
-  void (*stream)(std::byte* out, const std::byte* in, size_t bytes);
+  // weighted_sum and the update that it leads to, in one pass; the sum itself is not kept. With `stream`, what is
+  // written goes past the caches (nothing is fetched that will be overwritten): for memory that nobody reads soon, and
+  // that others may read after fence(). All pointers but `in` are to the run.
+  struct Weighted {
+    const std::byte* const* in = nullptr;
+    size_t offset = 0;
+    const float* weights = nullptr;
+    size_t count = 0;
+  };
+  double (*sum_sgd)(SgdMomentum kind, const SgdCoefficients& c, const Weighted& sum, std::byte* out,
+                    std::byte* next_momentum, const std::byte* momentum, const std::byte* parameters, size_t elements,
+                    bool stream);
+  double (*sum_adam)(const AdamCoefficients& c, const Weighted& sum, std::byte* out, Adam next, Adam state,
+                     const std::byte* parameters, size_t elements, bool stream);
   void (*fence)();
 };
 

@@ -23,7 +23,7 @@ constexpr size_t kPlacesSpan = 5 * kPlaceBytes;
 constexpr size_t kPlaceFromBytes = 32 << 10;
 
 // Models from here on do not stay in the caches from step to step.
-constexpr size_t kStreamFromBytes = 32 << 20;
+constexpr size_t kStreamFromBytes = size_t{32} << 20;
 
 size_t SpanOf(size_t chunk_bytes) { return chunk_bytes < kPlaceFromBytes ? 0 : kPlacesSpan; }
 
@@ -161,18 +161,6 @@ double SumBlock(const Loops& loops, const Inputs& inputs, const Segment& segment
   const double squared_norm = loops.weighted_sum(out, data.data(), offset, w, data.size(), elements);
   if (!std::isfinite(squared_norm)) culprits.SearchBlock(offset, elements);
   return trainable ? squared_norm : 0;
-}
-
-// What a thread's block is worked out in before it is streamed to memory.
-struct Scratch {
-  alignas(64) std::byte sum[kBlockElements * 4];
-  alignas(64) std::byte parameters[kBlockElements * 4];
-  alignas(64) std::byte exp_avg[kBlockElements * 4];
-  alignas(64) std::byte exp_avg_sq[kBlockElements * 4];
-};
-Scratch& ThreadScratch() {
-  thread_local Scratch scratch;
-  return scratch;
 }
 
 }  // namespace
@@ -332,7 +320,6 @@ ChunkUpdate ShardMath::SumAndApply(ChunkId id, const Version& into, const Buffer
   const auto next_array = [&](size_t i) { return i < ahead.size() ? ahead[i].data() : nullptr; };
   const Loops::Adam next{next_array(0), next_array(1)};
   std::byte* const out = impl_->PlaceOf(id, *into.memory_, into.begin_);
-  Scratch& scratch = ThreadScratch();
   ChunkUpdate result;
   ForEachBlock(chunk, out, [&](const Segment& segment, size_t offset, size_t elements) {
     const size_t bytes = elements * ElementBytes(segment.dtype);
@@ -341,16 +328,11 @@ ChunkUpdate ShardMath::SumAndApply(ChunkId id, const Version& into, const Buffer
       for (MutableBuffer& unused : ahead) Zero(unused.data() + offset, bytes);
       return;
     }
-    result.squared_norm += SumBlock(loops, inputs, segment, offset, elements, scratch.sum, culprits);
-    if (!impl_->streams) {
-      return update.Run(out + offset, At(next, offset), At(state, offset), parameters.data() + offset, scratch.sum,
-                        elements);
-    }
-    update.Run(scratch.parameters, {scratch.exp_avg, scratch.exp_avg_sq}, At(state, offset), parameters.data() + offset,
-               scratch.sum, elements);
-    loops.stream(out + offset, scratch.parameters, bytes);
-    if (next.exp_avg != nullptr) loops.stream(next.exp_avg + offset, scratch.exp_avg, bytes);
-    if (next.exp_avg_sq != nullptr) loops.stream(next.exp_avg_sq + offset, scratch.exp_avg_sq, bytes);
+    const Loops::Weighted sum{inputs.data.data(), offset, inputs.gradient_weights.data(), inputs.data.size()};
+    const double squared_norm = update.SumAndRun(sum, out + offset, At(next, offset), At(state, offset),
+                                                 parameters.data() + offset, elements, impl_->streams);
+    if (!std::isfinite(squared_norm)) culprits.SearchBlock(offset, elements);
+    result.squared_norm += squared_norm;
   });
   if (impl_->streams) loops.fence();
   result.parameters = Buffer(into.memory_, out, chunk.bytes);

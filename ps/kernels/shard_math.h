@@ -82,8 +82,8 @@ class ShardMath {
 
    private:
     friend class ShardMath;
-    const std::shared_ptr<MutableBuffer> memory_;
-    const ptrdiff_t begin_;  // of the first chunk
+    std::shared_ptr<MutableBuffer> memory_;
+    ptrdiff_t begin_;  // of the first chunk
   };
   // `update` as in ApplyOptions.
   Version NewVersion(uint64_t update);

@@ -79,4 +79,10 @@ void Update::Run(std::byte* out, Loops::Adam next, Loops::Adam state, const std:
   }
 }
 
+double Update::SumAndRun(const Loops::Weighted& sum, std::byte* out, Loops::Adam next, Loops::Adam state,
+                         const std::byte* parameters, size_t elements, bool stream) const {
+  return is_sgd_ ? loops_.sum_sgd(momentum_, sgd_, sum, out, next.exp_avg, state.exp_avg, parameters, elements, stream)
+                 : loops_.sum_adam(adam_, sum, out, next, state, parameters, elements, stream);
+}
+
 }  // namespace everstep::kernels

@@ -24,6 +24,9 @@ class Update {
   // All pointers are to the run; `next` may be `state`.
   void Run(std::byte* out, Loops::Adam next, Loops::Adam state, const std::byte* parameters, const std::byte* sum,
            size_t elements) const;
+  // The sum and the update in one pass; returns the sum's squared norm.
+  double SumAndRun(const Loops::Weighted& sum, std::byte* out, Loops::Adam next, Loops::Adam state,
+                   const std::byte* parameters, size_t elements, bool stream) const;
 
  private:
   const Loops& loops_;

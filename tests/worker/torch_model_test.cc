@@ -1,10 +1,14 @@
 #include "worker/torch_model.h"
 
 #include <gmock/gmock.h>
+#include <sys/mman.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
 #include <cstring>
+#include <map>
+#include <memory>
+#include <span>
 
 #include "worker/tasks/runtime.h"
 
@@ -91,6 +95,50 @@ class TorchModelTest : public testing::Test {
     }
   }
 };
+
+// Parameters in memory that nobody may write: training reads them there, gradients are the same, and the module has its
+// own memory again as soon as values are written, or the model is gone.
+TEST_F(TorchModelTest, SharedValuesAreReadWhereTheyLie) {
+  Net shown, copied;
+  auto model = std::make_unique<TorchModel>(shown, TorchModelOptions{.share_parameters = true});
+  TorchModel reference(copied);
+  const size_t page = 4096;
+  std::map<size_t, void*> own;
+  for (int version = 1; version <= 3; ++version) {
+    for (size_t i = 0; i < model->spec().tensors.size(); ++i) {
+      const TensorSpec& tensor = model->spec().tensors[i];
+      const torch::Tensor values = torch::randn({static_cast<int64_t>(tensor.elements())});
+      const std::span<const std::byte> bytes(static_cast<std::byte*>(values.data_ptr()), tensor.bytes());
+      if (tensor.role != Role::kTrainable || tensor.bytes() == 0) continue;
+      const size_t size = (tensor.bytes() + page - 1) / page * page;
+      void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      std::memcpy(memory, bytes.data(), bytes.size());
+      mprotect(memory, size, PROT_READ);
+      std::shared_ptr<const void> owner(memory, [size](const void* p) { munmap(const_cast<void*>(p), size); });
+      ASSERT_TRUE(model->ShareValues(i, Buffer(owner, memory, bytes.size()))) << tensor.name;
+      EXPECT_FALSE(reference.ShareValues(i, Buffer(owner, memory, bytes.size()))) << "not asked for";
+      reference.WriteValues(i, 0, bytes);
+    }
+    const torch::Tensor batch = Batch();
+    for (Net* net : {&shown, &copied}) {
+      net->zero_grad();
+      Loss(*net, batch).backward();
+    }
+    EXPECT_TRUE(torch::equal(shown.conv->weight, copied.conv->weight));
+    EXPECT_TRUE(torch::equal(shown.conv->weight.grad(), copied.conv->weight.grad()));
+    EXPECT_TRUE(torch::equal(shown.linear->bias.grad(), copied.linear->bias.grad()));
+    EXPECT_TRUE(model->step_status().ok());
+  }
+  const size_t bias = Index(*model, "linear.bias");
+  const std::vector<float> ones(5, 1.0f);
+  model->WriteValues(bias, 0, std::as_bytes(std::span(ones)));
+  EXPECT_TRUE(torch::equal(shown.linear->bias, torch::ones({5})));
+  model.reset();
+  {
+    const torch::NoGradGuard guard;
+    for (torch::Tensor& parameter : shown.parameters()) parameter.fill_(0.5);  // writable again
+  }
+}
 
 TEST_F(TorchModelTest, SpecListsParametersThenBuffersAndTiedOnesOnce) {
   Net net;

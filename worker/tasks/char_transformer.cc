@@ -74,7 +74,10 @@ struct Transformer : nn::Module {
 class CharTransformer final : public Task {
  public:
   CharTransformer(Text text, uint64_t limit)
-      : text_(std::move(text)), limit_(limit), net_(std::make_shared<Transformer>()), model_(*net_) {}
+      : text_(std::move(text)),
+        limit_(limit),
+        net_(std::make_shared<Transformer>()),
+        model_(*net_, {.share_parameters = true}) {}
 
   Model& model() override { return model_; }
   uint64_t dataset_size() const override { return Windows(text_.train); }
@@ -127,7 +130,7 @@ class CharTransformer final : public Task {
   const Text text_;
   const uint64_t limit_;
   std::shared_ptr<Transformer> net_;
-  TorchModel model_;
+  TorchModel model_;  // reads parameters where the servers publish them
 };
 
 }  // namespace

@@ -54,7 +54,7 @@ Result<std::unique_ptr<Task>> Make(const TaskOptions& options) {
     auto net = std::make_shared<Net>();
     return std::unique_ptr<Task>(std::make_unique<DatasetTask>(
         Network{.owner = net,
-                .model = std::make_unique<TorchModel>(*net),
+                .model = std::make_unique<TorchModel>(*net, TorchModelOptions{.share_parameters = true}),
                 .forward = [net = net.get()](const torch::Tensor& batch) { return net->forward(batch); },
                 .train = [net = net.get()](bool on) { net->train(on); }},
         std::move(data)));
