@@ -396,5 +396,85 @@ TEST(Loops, BothInstructionSetsGiveTheSameBitsForUpdates) {
   }
 }
 
+// ... and for the pass that sums and updates at once, streamed past the caches or not, at any alignment; and these are
+// the bits of weighted_sum and the update one after the other.
+TEST(Loops, BothInstructionSetsGiveTheSameBitsForSumAndUpdate) {
+  const uint64_t seed = test::Seed();
+  EVERSTEP_SEEDED(seed);
+  Random random(seed);
+  const SgdCoefficients sgd{0.7f, 0.1f, 0.9f, 0.8f, 0.9f, -0.1f};
+  const AdamCoefficients adam{0.7f, 0.1f, 0.99f, 0.9f, 0.1f, 0.999f, 0.001f, 0.3f, 1e-8f, -0.01f};
+  for (size_t elements = 0; elements < 70; ++elements) {
+    const Chunk chunk{elements * 4, {{0, 0, 0, elements * 4, DType::kFloat32, Role::kTrainable}}};
+    for (size_t count = 1; count <= 12; ++count) {
+      std::vector<Bytes> inputs;
+      std::vector<const std::byte*> in;
+      std::vector<float> weights;
+      for (size_t k = 0; k < count; ++k) {
+        inputs.push_back(RandomPayload(chunk, &random));
+        weights.push_back(static_cast<float>(random.Uniform()));
+      }
+      for (const Bytes& input : inputs) in.push_back(input.data());
+      const Bytes p = RandomPayload(chunk, &random), m = RandomPayload(chunk, &random);
+      Bytes v = RandomPayload(chunk, &random);
+      for (size_t at = 0; at < v.size(); at += 4) Store(&v, at, std::abs(Load<float>(v, at)));
+      const Loops::Weighted sum{in.data(), 0, weights.data(), count};
+      // What one way gives: parameters, both arrays of state, norm.
+      struct Result {
+        Bytes out, m, v;
+        double norm = 0;
+      };
+      const auto once = [&](const Loops& loops, bool is_adam, SgdMomentum momentum, bool stream, size_t shift) {
+        alignas(64) std::byte out[70 * 4 + 64], next_m[70 * 4 + 64], next_v[70 * 4 + 64];
+        const Loops::Adam state{const_cast<std::byte*>(m.data()), const_cast<std::byte*>(v.data())};
+        Result r;
+        if (is_adam) {
+          r.norm = loops.sum_adam(adam, sum, out + shift, {next_m + shift, next_v + shift}, state, p.data(), elements,
+                                  stream);
+        } else {
+          r.norm = loops.sum_sgd(momentum, sgd, sum, out + shift, next_m + shift, m.data(), p.data(), elements, stream);
+        }
+        loops.fence();
+        r.out.assign(out + shift, out + shift + elements * 4);
+        if (is_adam || momentum != SgdMomentum::kNone) r.m.assign(next_m + shift, next_m + shift + elements * 4);
+        if (is_adam) r.v.assign(next_v + shift, next_v + shift + elements * 4);
+        return r;
+      };
+      const auto twice = [&](bool is_adam, SgdMomentum momentum) {
+        Bytes total(elements * 4);
+        Result r{Bytes(elements * 4), m, v, 0};
+        r.norm = PortableLoops().weighted_sum(total.data(), in.data(), 0, weights.data(), count, elements);
+        if (is_adam) {
+          PortableLoops().adam(adam, r.out.data(), {r.m.data(), r.v.data()}, {r.m.data(), r.v.data()}, p.data(),
+                               total.data(), elements);
+        } else {
+          PortableLoops().sgd(momentum, sgd, r.out.data(), r.m.data(), r.m.data(), p.data(), total.data(), elements);
+          if (momentum == SgdMomentum::kNone) r.m.clear();
+          r.v.clear();
+        }
+        return r;
+      };
+      const auto expect_all = [&](bool is_adam, SgdMomentum momentum) {
+        const Result want = twice(is_adam, momentum);
+        for (const Loops* loops : {&PortableLoops(), Avx2Loops()}) {
+          if (loops == nullptr) continue;
+          for (const bool stream : {false, true}) {
+            for (const size_t shift : {0, 4, 16}) {
+              const Result got = once(*loops, is_adam, momentum, stream, shift);
+              EXPECT_EQ(Difference(got.out, want.out), "") << elements << " elements of " << count;
+              EXPECT_EQ(Difference(got.m, want.m), "");
+              EXPECT_EQ(Difference(got.v, want.v), "");
+              EXPECT_EQ(got.norm, want.norm);
+            }
+          }
+        }
+      };
+      expect_all(true, SgdMomentum::kNone);
+      for (SgdMomentum momentum : {SgdMomentum::kNone, SgdMomentum::kPlain, SgdMomentum::kNesterov})
+        expect_all(false, momentum);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace everstep::kernels
