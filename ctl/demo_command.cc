@@ -278,7 +278,7 @@ Status Demo::Report() {
     audit_options.dataset = size;
     audit_options.dataset_from = "report";
   }
-  EVERSTEP_ASSIGN(Audit audit, AuditFile(cast_.records_path(), audit_options));
+  EVERSTEP_ASSIGN(Audit audit, AuditFiles({cast_.records_path()}, audit_options));
   CompareWithReport(report, &audit);
   EVERSTEP_ASSIGN(const std::vector<CommitTime> commits, ReadCommitTimes(cast_.records_path()));
   notes_.acts = script_.done();
