@@ -35,7 +35,7 @@ int Run(int argc, char** argv) {
   CLI::App app{"everstep: looks at training jobs, audits them, and shows what they withstand."};
   app.footer(
       "Next:\n"
-      "  everstep demo                                   a whole job on this host, with workers killed and frozen\n"
+      "  everstep demo                                   a whole job on this host, with workers and servers killed\n"
       "  everstep-ps --listen tcp://127.0.0.1:7070 --job job.toml --records records.jsonl\n"
       "  everstep-worker --servers tcp://127.0.0.1:7070\n"
       "  everstep status --servers tcp://127.0.0.1:7070 --watch\n"

@@ -129,6 +129,7 @@ class Coordinator {
   const std::optional<Status>& failure() const { return failure_; }
   JobUid job() const { return options_.job; }
   const JobSpec& spec() const { return options_.spec; }
+  const std::string& address() const { return options_.address; }
   Version version() const { return version_; }
   Digest digest() const { return digest_; }
   Ballot ballot() const { return ballot_; }

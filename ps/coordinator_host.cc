@@ -87,7 +87,6 @@ void CoordinatorHost::KeepCommit(const CommitRecord& record) {
   if (history_.step_ms.size() < kMaxStepTimes) history_.step_ms.push_back(ms);
   if (std::exchange(lost_member_, false)) history_.lost_ms.push_back(ms);
   ++history_.steps;
-  history_.samples += samples;
   history_.last_commit = record.committed_at;
   if (!record.metrics.empty()) history_.metrics = record.metrics;
   recent_.emplace_back(record.committed_at, samples);

@@ -101,6 +101,14 @@ json ServersJson(const Coordinator& coordinator) {
   return list;
 }
 
+// The server that hosts it; "" until it has said hello.
+std::string HostName(const Coordinator& coordinator) {
+  for (const auto& s : coordinator.Servers()) {
+    if (s.address == coordinator.address()) return s.name;
+  }
+  return {};
+}
+
 json Samples(const Coordinator& coordinator) {
   const Ledger& ledger = coordinator.ledger();
   return {{"dataset", ledger.dataset_size()}, {"epoch", ledger.committed().epoch}, {"consumed", ledger.consumed()}};
@@ -174,6 +182,7 @@ std::string StatusJson(Time now, Coordinator& coordinator, const RunHistory& his
   json out{{"job", coordinator.spec().name},
            {"uid", Hex(coordinator.job().value)},
            {"mode", Name(coordinator.spec().mode)},
+           {"coordinator", HostName(coordinator)},
            {"state", coordinator.paused() ? "paused" : Name(coordinator.state())},
            {"now_ms", Ms(now)},
            {"version", coordinator.version().value},
@@ -205,12 +214,13 @@ std::string ReportJson(Time now, Coordinator& coordinator, const RunHistory& his
   for (const Event& event : history.events) events.push_back(ToJson(event));
   json out{{"job", coordinator.spec().name},
            {"uid", Hex(coordinator.job().value)},
+           {"coordinator", HostName(coordinator)},
            {"state", Name(coordinator.state())},
            {"ended_ms", Ms(now)},
            {"version", coordinator.version().value},
            {"digest", Hex(coordinator.digest().value)},
-           {"steps_committed", history.steps},
-           {"samples_committed", history.samples},
+           {"steps_committed", coordinator.version().value > 0 ? coordinator.version().value - 1 : 0},
+           {"samples_committed", coordinator.has_ledger() ? coordinator.ledger().consumed() : 0},
            {"members_max", coordinator.members().max_seen()},
            {"metrics", history.metrics},
            {"evaluation", coordinator.evaluation()},
