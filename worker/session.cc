@@ -8,10 +8,8 @@
 namespace everstep {
 namespace {
 
-constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
-constexpr Duration kLongestBackoff = std::chrono::seconds(1);
-// A server that does not coordinate may do so in a moment.
-constexpr Duration kAskAgain = std::chrono::milliseconds(30);
+// After a refusal that holds for a moment only.
+constexpr Duration kAskAgain = std::chrono::milliseconds(10);
 
 }  // namespace
 
@@ -20,107 +18,6 @@ Session::Session(Time now, Options options)
   id_ = {random_.Next() | 1};
   coordinator_.down_since = now;
   coordinator_.retry_at = now;
-}
-
-// ---- Links ----
-
-void Session::Open(Time now, Link& link, bool control) {
-  link.peer = {next_peer_++};
-  link.opened_at = link.heard_at = now;
-  link.pulled_at = Time{};
-  ++stats_.links;
-  openings_.push_back({link.peer, link.address, control});
-}
-
-void Session::LinkDown(Time now, Link& link) {
-  link.peer = {};
-  // A link that said something, or lasted longer than any attempt to connect, did work until now.
-  if (link.heard_at > link.opened_at || now - link.opened_at > Session::kConnectDeadline) link.down_since = now;
-  link.backoff = std::min<Duration>(kLongestBackoff, link.backoff == Duration{0} ? kFirstBackoff : link.backoff * 2);
-  // Spread the retries of many workers that lost the same peer at the same moment.
-  link.retry_at =
-      now + Duration(static_cast<int64_t>(static_cast<double>(link.backoff.count()) * (0.5 + random_.Uniform() / 2)));
-}
-
-void Session::OpenWhatIsDown(Time now) {
-  if (coordinator_.peer == PeerId{}) {
-    if (now - coordinator_.down_since > Timeout()) {
-      std::string tried;
-      for (const std::string& server : options_.servers) tried += (tried.empty() ? "" : ", ") + server;
-      return Fail({Code::kUnavailable, "no coordinator answered at " + tried + " within " +
-                                           std::to_string(static_cast<int>(Seconds(Timeout()))) + " s (" +
-                                           last_problem_ +
-                                           "); is everstep-ps running there, and does --servers name its address?"});
-    }
-    if (now >= coordinator_.retry_at) {
-      coordinator_.address = NextCandidate();
-      Open(now, coordinator_, true);
-      welcomed_ = false;
-      SendHello(now);
-    }
-  }
-  for (auto& [id, link] : servers_) {
-    if (link.peer != PeerId{}) continue;
-    if (now - link.down_since > Timeout()) {
-      return Fail({Code::kUnavailable, "server " + ToString(id) + " at " + link.address + " could not be reached for " +
-                                           std::to_string(static_cast<int>(Seconds(Timeout()))) + " s"});
-    }
-    if (now < link.retry_at) continue;
-    Open(now, link, false);
-    if (pulling_ > held_ || (flight_ && flight_->committed)) PullFrom(now, id, link);
-  }
-}
-
-// Any server may be the coordinator by now: those that were named at the start, and those of the map.
-std::string Session::NextCandidate() {
-  if (!hint_.empty()) return std::exchange(hint_, {});
-  std::vector<std::string> all = options_.servers;
-  if (map_) {
-    for (const ServerEntry& server : map_->servers) {
-      if (std::find(all.begin(), all.end(), server.address) == all.end()) all.push_back(server.address);
-    }
-  }
-  if (all.size() > 1) std::erase(all, lost_);
-  const std::string address = all[next_server_++ % all.size()];
-  // Only the others first: it may come back.
-  if (next_server_ % all.size() == 0) lost_.clear();
-  return address;
-}
-
-// Whom we asked does not coordinate, or does not any more; perhaps it knows who does.
-void Session::Handle(Time now, const NotCoordinator& m) {
-  last_problem_ = coordinator_.address + " does not coordinate";
-  closings_.push_back(coordinator_.peer);
-  const bool was_welcomed = welcomed_;
-  const Time down_since = coordinator_.down_since;
-  LinkDown(now, coordinator_);
-  // An answer like this is no sign of a coordinator: the search goes on since when it began.
-  if (!was_welcomed) coordinator_.down_since = down_since;
-  welcomed_ = false;
-  coordinator_.backoff = Duration{0};
-  const bool known = !m.address.empty() && m.address != lost_ && m.address != coordinator_.address;
-  if (known) hint_ = m.address;
-  coordinator_.retry_at = known ? now : now + kAskAgain;
-  next_tick_ = std::min(next_tick_, coordinator_.retry_at);
-}
-
-void Session::OnClosed(Time now, PeerId peer, const Status& why) {
-  if (peer == coordinator_.peer) {
-    last_problem_ = why.ok() ? "it closed the connection" : why.message();
-    LinkDown(now, coordinator_);
-    if (welcomed_) lost_ = coordinator_.address;
-    welcomed_ = false;
-    if (leave_sent_) left_ = true;  // it saw us go, or it is gone itself
-  }
-  for (auto& [id, link] : servers_) {
-    if (link.peer == peer) LinkDown(now, link);
-  }
-  Advance(now);
-}
-
-Session::Link* Session::LinkOf(ServerId server) {
-  const auto it = servers_.find(server);
-  return it == servers_.end() ? nullptr : &it->second;
 }
 
 void Session::Send(PeerId to, Body body, Buffer payload) {
@@ -156,6 +53,7 @@ void Session::Handle(Time now, const Envelope& envelope, const Welcome& m) {
   welcomed_ = true;
   coordinator_.backoff = Duration{0};
   lost_.clear();
+  tried_.clear();
   hint_.clear();
   if (job_uid_ != JobUid{} && job_uid_ != envelope.job) {
     return Fail({Code::kWrongJob, "the coordinator now runs another job than the one that was joined"});
@@ -284,8 +182,12 @@ void Session::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer 
     if (const auto* m = std::get_if<ChunkData>(&envelope.body)) Handle(now, *m, std::move(payload));
     if (const auto* m = std::get_if<PushRefused>(&envelope.body)) Handle(now, *m);
     if (const auto* m = std::get_if<Missing>(&envelope.body)) Handle(now, *m);
-    if (const auto* m = std::get_if<PullRefused>(&envelope.body)) Handle(now, id, *m);
-    if (const auto* m = std::get_if<WrongShard>(&envelope.body)) AdoptMap(now, m->map);
+    if (const auto* m = std::get_if<PullRefused>(&envelope.body)) Handle(now, id, link, *m);
+    if (const auto* m = std::get_if<WrongShard>(&envelope.body)) {
+      // It has not heard of the map that this worker has from another server.
+      if (map_ && m->map.ballot < map_->ballot) PullAgainSoon(now, link);
+      AdoptMap(now, m->map);
+    }
     return Advance(now);
   }
 }
@@ -368,7 +270,13 @@ void Session::PullAll(Time now) {
   for (auto& [id, link] : servers_) PullFrom(now, id, link);
 }
 
-void Session::Handle(Time now, ServerId from, const PullRefused& m) {
+// What was refused for the moment is asked again before anybody would miss it: the step waits for it.
+void Session::PullAgainSoon(Time now, Link& link) {
+  link.ask_at = now + kAskAgain;
+  next_tick_ = std::min(next_tick_, link.ask_at);
+}
+
+void Session::Handle(Time now, ServerId from, Link& link, const PullRefused& m) {
   if (m.code == Code::kWrongJob || m.code == Code::kCorrupt) {
     return Fail(Status(m.code, m.message).With("server " + ToString(from) + " refused to be read"));
   }
@@ -377,8 +285,9 @@ void Session::Handle(Time now, ServerId from, const PullRefused& m) {
     ++stats_.repulls;
     pulling_ = m.version;
     exact_ = false;
-    PullAll(now);
+    return PullAll(now);
   }
+  PullAgainSoon(now, link);
 }
 
 void Session::Handle(Time now, const ChunkData& m, Buffer payload) {
@@ -568,6 +477,8 @@ void Session::OnTick(Time now) {
       last_problem_ = "it fell silent";
       closings_.push_back(coordinator_.peer);
       LinkDown(now, coordinator_);
+      lost_ = coordinator_.address;
+      tried_.clear();
       welcomed_ = false;
     }
     next_tick_ = std::min(next_tick_, next_heartbeat_);
@@ -575,7 +486,10 @@ void Session::OnTick(Time now) {
   // Ask again where nothing came for a while (rule R18): for what is missing, or whether our own chunks are missing.
   const bool waiting = map_ && (pulling_ > held_ || (flight_ && flight_->committed));
   for (auto& [id, link] : servers_) {
-    if (waiting && now - std::max(link.pulled_at, link.heard_at) > again) PullFrom(now, id, link);
+    const bool due = now >= link.ask_at || now - std::max(link.pulled_at, link.heard_at) > again;
+    if (waiting && due) PullFrom(now, id, link);
+    if (now >= link.ask_at) link.ask_at = Time::Never();
+    next_tick_ = std::min(next_tick_, link.ask_at);
   }
   if (leaving_) TryLeave(now);
 }
