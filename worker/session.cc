@@ -180,7 +180,11 @@ void Session::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer 
     link.heard_at = now;
     link.backoff = Duration{0};
     if (const auto* m = std::get_if<ChunkData>(&envelope.body)) Handle(now, *m, std::move(payload));
-    if (const auto* m = std::get_if<PushRefused>(&envelope.body)) Handle(now, *m);
+    if (const auto* m = std::get_if<PushRefused>(&envelope.body)) {
+      // The next pull says that the contribution is there, and the answer is what it lacks.
+      if (RecoveryFor(m->code) == Recovery::kRetry || m->code == Code::kWrongShard) PullAgainSoon(now, link);
+      Handle(now, *m);
+    }
     if (const auto* m = std::get_if<Missing>(&envelope.body)) Handle(now, *m);
     if (const auto* m = std::get_if<PullRefused>(&envelope.body)) Handle(now, id, link, *m);
     if (const auto* m = std::get_if<WrongShard>(&envelope.body)) {
