@@ -1,20 +1,17 @@
 #include "ctl/audit.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <memory>
 #include <set>
 
+#include "base/check.h"
 #include "base/limits.h"
+#include "ctl/records.h"
 
 namespace everstep::ctl {
 namespace {
 
 constexpr size_t kMaxDefectsKept = 20;
-constexpr size_t kMaxLineBytes = 256u << 20;
 // Weights are sums and quotients of small integers in double precision.
 constexpr double kWeightTolerance = 1e-9;
 constexpr const char* kNoDigest = "0000000000000000";
@@ -81,15 +78,8 @@ void Auditor::Defect(const std::string& what) {
   if (audit_.defects.size() < kMaxDefectsKept) audit_.defects.push_back(what);
 }
 
-void Auditor::Add(std::string_view line) {
-  ++line_;
-  const json parsed = ParseJson(line);
-  if (!parsed.is_object()) return Defect("line " + Str(line_) + " is no JSON object");
-  if (line_ == 1) return AddJob(parsed);
-  AddCommit(parsed);
-}
-
 void Auditor::AddJob(const json& line) {
+  begun_ = true;
   audit_.job = Text(line, "job");
   audit_.uid = Text(line, "uid");
   audit_.mode = Text(line, "mode");
@@ -102,12 +92,9 @@ void Auditor::AddJob(const json& line) {
 }
 
 void Auditor::AddCommit(const json& line) {
-  const json& step_field = At(line, "step");
+  EVERSTEP_CHECK(IsCommit(line), "whoever reads the lines looks at what they are");
   const json& contributors = At(line, "contributors");
-  if (!step_field.is_number_unsigned() || !contributors.is_array() || contributors.empty()) {
-    return Defect("line " + Str(line_) + " is no commit record (step, contributors)");
-  }
-  const uint64_t step = step_field.get<uint64_t>();
+  const uint64_t step = Count(line, "step");
   CheckHistory(line, step);
   if (step > 0) ++audit_.steps_committed;
   audit_.members_max = std::max(audit_.members_max, Count(line, "members"));
@@ -119,7 +106,8 @@ void Auditor::CheckHistory(const json& line, uint64_t step) {
   const std::string at = "step " + Str(step);
   const uint64_t wanted = last_step_ ? *last_step_ + 1 : 0;
   if (step != wanted) {
-    Defect(last_step_ ? at + " follows step " + Str(*last_step_)
+    Defect(last_step_ ? at + " follows step " + Str(*last_step_) +
+                            "; if its coordinators changed, give the records of all of a job's servers"
                       : "the first commit is " + at + ", not the initialisation (step 0)");
   }
   last_step_ = step;
@@ -228,8 +216,8 @@ void Auditor::CheckEpoch(uint64_t epoch, uint64_t step) {
 // ---- The whole ----
 
 Audit Auditor::Finish() {
-  if (line_ == 0) Defect("the file is empty");
-  if (line_ > 0 && !last_step_) Defect("the file has no commit record");
+  if (!begun_) Defect("there are no records");
+  if (begun_ && !last_step_) Defect("there is no commit record");
   CheckLedger();
   return audit_;
 }
@@ -286,49 +274,23 @@ void Auditor::CheckLedger() {
   }
 }
 
-namespace {
-
-// Calls `line` for each line of the file; `torn` for a last one without newline.
-template <typename Line, typename Torn>
-Status ReadLines(const std::string& path, const Line& line, const Torn& torn) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
-  const auto failure = [&](const char* what) {
-    return Status(errno == ENOENT ? Code::kNotFound : Code::kUnavailable,
-                  std::string(what) + " " + path + ": " + std::strerror(errno));
-  };
-  if (!file) return failure("cannot open");
-  std::string pending;
-  char block[1 << 16];
-  while (true) {
-    errno = 0;
-    const size_t n = std::fread(block, 1, sizeof block, file.get());
-    if (n == 0 && std::ferror(file.get())) return failure("cannot read");
-    if (n == 0) break;
-    std::string_view rest(block, n);
-    for (size_t end; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1)) {
-      pending.append(rest.substr(0, end));
-      line(std::string_view(pending));
-      pending.clear();
-    }
-    pending.append(rest);
-    if (pending.size() > kMaxLineBytes)
-      return {Code::kCorrupt, path + " has a line of over 256 MB; it is no commit-records file"};
-  }
-  if (!pending.empty()) torn();
-  return Status::Ok();
-}
-
-}  // namespace
-
-Result<Audit> AuditFile(const std::string& path, AuditOptions options) {
+Result<Audit> AuditFiles(const std::vector<std::string>& paths, AuditOptions options) {
   const bool unfinished = options.unfinished;
+  EVERSTEP_ASSIGN(RecordReader records, RecordReader::Open(paths));
   Auditor auditor(std::move(options));
-  EVERSTEP_RETURN_IF_ERROR(ReadLines(
-      path, [&](std::string_view line) { auditor.Add(line); },
-      [&] {
-        if (!unfinished)
-          auditor.Defect("the last line is cut off; if the job still runs or was killed, give --unfinished");
-      }));
+  const auto pass_on = [&] {
+    for (const std::string& defect : records.TakeDefects()) auditor.Defect(defect);
+  };
+  if (!records.job().is_null()) auditor.AddJob(records.job());
+  pass_on();
+  while (const auto commit = records.Next()) {
+    auditor.AddCommit(*commit);
+    pass_on();
+  }
+  EVERSTEP_RETURN_IF_ERROR(records.status());
+  pass_on();
+  if (records.torn() && !unfinished)
+    auditor.Defect("the last line is cut off; if the job still runs or was killed, give --unfinished");
   return auditor.Finish();
 }
 

@@ -3,7 +3,7 @@
 // (ps/ledger.h), not even the interval arithmetic.
 //
 //   Auditor auditor({.dataset = 60000});
-//   for each line of the records file: auditor.Add(line);
+//   auditor.AddJob(first line); for each step's record, in order: auditor.AddCommit(record);
 //   const Audit audit = auditor.Finish();   // audit.ok(), audit.samples_missing, audit.defects, ...
 //
 // Memory: the ranges of what is consumed, one range for an epoch that is complete. Pure, single-threaded.
@@ -13,7 +13,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -57,8 +56,10 @@ class Auditor {
  public:
   explicit Auditor(AuditOptions options) : options_(std::move(options)) {}
 
-  // One line, without its newline.
-  void Add(std::string_view line);
+  // The line that describes the job. First, and once.
+  void AddJob(const json& line);
+  // A step's record; steps in order.
+  void AddCommit(const json& line);
   // What follows from all lines together. Once.
   Audit Finish();
   // For callers that see what no line shows, e.g. a line cut off.
@@ -83,8 +84,6 @@ class Auditor {
     uint64_t size_ = 0;
   };
 
-  void AddJob(const json& line);
-  void AddCommit(const json& line);
   void CheckHistory(const json& line, uint64_t step);
   void CheckContributors(const json& contributors, uint64_t step);
   // The samples of one contribution; what it adds to the coverage.
@@ -94,7 +93,7 @@ class Auditor {
 
   const AuditOptions options_;
   Audit audit_;
-  uint64_t line_ = 0;
+  bool begun_ = false;
   bool sync_ = false;
   uint64_t job_epochs_ = 0;
   uint64_t job_max_steps_ = 0;
@@ -104,8 +103,9 @@ class Auditor {
   std::map<uint64_t, Coverage> epochs_;
 };
 
-// Reads the file line by line; kNotFound or kUnavailable when it cannot be read. What is wrong inside it is a defect.
-Result<Audit> AuditFile(const std::string& path, AuditOptions options);
+// All that the coordinators of a job have written, as files or folders (ctl/records.h). kNotFound or kUnavailable when
+// one cannot be read; what is wrong inside is a defect.
+Result<Audit> AuditFiles(const std::vector<std::string>& paths, AuditOptions options);
 
 // Adds a defect for each figure in which a coordinator's report (docs/reports.md) differs.
 void CompareWithReport(const json& report, Audit* audit);

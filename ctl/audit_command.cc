@@ -11,7 +11,7 @@ namespace everstep::ctl {
 namespace {
 
 struct Options {
-  std::string records;
+  std::vector<std::string> records;
   std::string report;
   uint64_t dataset = 0;
   bool unfinished = false;
@@ -32,7 +32,7 @@ Result<Audit> Examine(const Options& options) {
       audit.dataset_from = "report";
     }
   }
-  EVERSTEP_ASSIGN(Audit result, AuditFile(options.records, std::move(audit)));
+  EVERSTEP_ASSIGN(Audit result, AuditFiles(options.records, std::move(audit)));
   if (report.is_object()) CompareWithReport(report, &result);
   return result;
 }
@@ -50,7 +50,12 @@ void AddAuditCommand(CLI::App& app, Command* chosen) {
   CLI::App* command =
       app.add_subcommand("audit", "Prove from a job's commit records that each sample was used exactly once");
   auto options = std::make_shared<Options>();
-  command->add_option("records", options->records, "What everstep-ps wrote by --records FILE")->required();
+  command
+      ->add_option(
+          "records", options->records,
+          "What everstep-ps wrote by --records FILE; of a job whose coordinators changed, the files of all its "
+          "servers, or folders that hold them as *.jsonl")
+      ->required();
   command->add_option("--report", options->report,
                       "What it wrote by --report FILE: the size of the dataset, and figures to compare");
   command->add_option("--dataset", options->dataset, "Samples of one epoch, if there is no report");

@@ -22,6 +22,7 @@ void AddServersOption(CLI::App& command, std::vector<std::string>* servers);
 void AddDrainCommand(CLI::App& app, Command* chosen);
 void AddStatusCommand(CLI::App& app, Command* chosen);
 void AddAuditCommand(CLI::App& app, Command* chosen);
+void AddReplayCommand(CLI::App& app, Command* chosen);
 void AddDemoCommand(CLI::App& app, Command* chosen);
 void AddCheckpointsCommand(CLI::App& app, Command* chosen);
 void AddExportCommand(CLI::App& app, Command* chosen);

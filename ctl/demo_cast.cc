@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -25,38 +26,72 @@ Status Cast::Start(const std::string& name, std::vector<std::string> argv) {
     return process.status().With("the programs must lie together, and everstep-worker needs a build with libtorch");
   }
   const pid_t pid = process->pid();
-  players_.push_back({name, std::move(*process), pid, {}, false});
+  players_.push_back({name, std::move(*process), pid, {}, false, false});
   return Status::Ok();
 }
 
-Status Cast::StartCoordinator() {
+Status Cast::StartServer(const std::string& name, const std::vector<std::string>& how) {
+  std::remove(AddressPath(name).c_str());
+  std::remove(ReportPath(name).c_str());
+  std::vector<std::string> argv{"everstep-ps", "--listen", "tcp://127.0.0.1:0", "--server-name", name};
+  argv.insert(argv.end(), how.begin(), how.end());
+  const std::vector<std::string> common{"--address-file",
+                                        AddressPath(name),
+                                        "--state",
+                                        options_.folder + "/state",
+                                        "--records",
+                                        records_folder() + "/" + name + ".jsonl",
+                                        "--report",
+                                        ReportPath(name),
+                                        "--checkpoints",
+                                        checkpoints_folder(),
+                                        "--checkpoint-every",
+                                        std::to_string(options_.checkpoint_every),
+                                        "--threads",
+                                        std::to_string(options_.threads)};
+  argv.insert(argv.end(), common.begin(), common.end());
+  EVERSTEP_RETURN_IF_ERROR(Start(name, std::move(argv)));
+  players_.back().server = true;
+  return Status::Ok();
+}
+
+Status Cast::StartCoordinator(const std::string& name) {
   EVERSTEP_RETURN_IF_ERROR(WriteFileDurably(options_.folder + "/job.toml", options_.job));
-  std::remove(AddressPath().c_str());
-  std::remove(report_path().c_str());
-  return Start("ps0", {"everstep-ps", "--job", options_.folder + "/job.toml", "--listen", "tcp://127.0.0.1:0",
-                       "--server-name", "ps0", "--address-file", AddressPath(), "--records", records_path(), "--report",
-                       report_path(), "--threads", std::to_string(options_.threads)});
-}
-
-std::string Cast::Listening() {
-  if (!address_.empty()) return address_;
-  const Result<std::string> text = ReadFile(AddressPath());
-  if (text.ok()) address_ = text->substr(0, text->find('\n'));
-  return address_;
-}
-
-Status Cast::StartOtherServers() {
-  for (size_t i = 1; i < options_.servers; ++i) {
-    const std::string name = "ps" + std::to_string(i);
-    EVERSTEP_RETURN_IF_ERROR(Start(name, {"everstep-ps", "--join", address_, "--listen", "tcp://127.0.0.1:0",
-                                          "--server-name", name, "--threads", std::to_string(options_.threads)}));
+  // A folder that was kept may hold an earlier demo, whose job must not be taken for this one's past.
+  std::error_code error;
+  for (const std::string& folder : {options_.folder + "/state", records_folder(), checkpoints_folder()}) {
+    std::filesystem::remove_all(folder, error);
+    if (error) return {Code::kUnavailable, "cannot empty " + folder + ": " + error.message()};
+    EVERSTEP_RETURN_IF_ERROR(CreateFolders(folder));
   }
-  return Status::Ok();
+  return StartServer(name, {"--job", options_.folder + "/job.toml"});
+}
+
+Status Cast::StartServer(const std::string& name) {
+  const std::vector<std::string> addresses = Addresses();
+  EVERSTEP_CHECK(!addresses.empty(), "there is a server to join");
+  return StartServer(name, {"--join", addresses.front()});
 }
 
 Status Cast::StartWorker(const std::string& name) {
+  std::string addresses;
+  for (const std::string& address : Addresses()) addresses += (addresses.empty() ? "" : ",") + address;
   return Start(
-      name, {"everstep-worker", "--servers", address_, "--name", name, "--threads", std::to_string(options_.threads)});
+      name, {"everstep-worker", "--servers", addresses, "--name", name, "--threads", std::to_string(options_.threads)});
+}
+
+std::string Cast::AddressOf(const std::string& name) const {
+  const Result<std::string> text = ReadFile(AddressPath(name));
+  return text.ok() ? text->substr(0, text->find('\n')) : "";
+}
+
+std::vector<std::string> Cast::Addresses() const {
+  std::vector<std::string> all;
+  for (const Player& player : players_) {
+    if (!player.server || player.may_end_early) continue;
+    if (std::string address = AddressOf(player.name); !address.empty()) all.push_back(std::move(address));
+  }
+  return all;
 }
 
 Cast::Player* Cast::Find(const std::string& name) {
@@ -95,6 +130,8 @@ Status Cast::Drain(const std::string& name) {
   Find(name)->may_end_early = true;
   return Status::Ok();
 }
+
+void Cast::MayLeave(const std::string& name) { Find(name)->may_end_early = true; }
 
 Status Cast::Check(bool running) {
   for (Player& player : players_) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <memory>
 
 #include "base/file.h"
+#include "checkpoint/loader.h"
 #include "ctl/commands.h"
 #include "ctl/demo_cast.h"
 #include "ctl/demo_report.h"
@@ -42,7 +44,8 @@ constexpr const char* kJob = R"(# Written by everstep demo.
 name = "demo"
 task = "fashion-mnist-cnn"
 mode = "sync"
-servers = 2
+servers = 3
+replication = 2
 workers = "1:16"
 batch = 192
 epochs = %u
@@ -57,16 +60,22 @@ chunk-bytes = 65536
 timeout-s = 20
 )";
 
-const std::vector<PlannedAct> kPlan{{0.10, Act::kKill, "w2"},
-                                    {0.25, Act::kJoin, "w4"},
-                                    {0.40, Act::kFreeze, "w1"},
-                                    {0.60, Act::kDrain, "w3"},
-                                    {0.75, Act::kJoin, "w5"}};
+// Two of the servers are there at any time: as many as the job keeps copies.
+const std::vector<PlannedAct> kPlan{{0.06, Act::kKill, "w2"},
+                                    {0.12, Act::kKill, "ps1", Role::kServer},
+                                    {0.20, Act::kJoin, "ps3", Role::kServer},
+                                    {0.28, Act::kJoin, "w4"},
+                                    {0.36, Act::kDrain, "ps2", Role::kServer},
+                                    {0.44, Act::kFreeze, "w1"},
+                                    {0.60, Act::kJoin, "ps4", Role::kServer},
+                                    {0.66, Act::kKill, "", Role::kCoordinator},
+                                    {0.74, Act::kDrain, "w3"},
+                                    {0.80, Act::kJoin, "w5"}};
 
 struct Options {
   std::string report;
   std::string keep;
-  unsigned epochs = 10;
+  unsigned epochs = 8;
   unsigned threads = 1;
 };
 
@@ -161,10 +170,15 @@ class Demo {
   }
 
   Status Start();
+  Status AwaitAddress(const std::string& server);
+  void FindServers();
   Status Train();
-  Status Observe(const json& status);
+  Status Observe(json* status);
+  void KeepEvents(const json& events);
   Status Do(const DemoScript::Cue& cue);
+  Status DoToServer(const DemoScript::Cue& cue);
   Status AwaitEnd();
+  Status VerifyCheckpoints();
   Status Report();
 
   const Options options_;
@@ -173,79 +187,136 @@ class Demo {
   DemoScript script_;
   DemoNotes notes_;
   std::unique_ptr<StatusClient> client_;
-  size_t events_said_ = 0;
+  std::vector<std::string> asked_;  // its addresses
   Time next_line_;
   double last_step_ = -1;
   Time last_progress_;
 };
 
-Status Demo::Start() {
-  Say("starting 2 servers and 3 workers");
-  EVERSTEP_RETURN_IF_ERROR(cast_.StartCoordinator());
+Status Demo::AwaitAddress(const std::string& server) {
   const Time deadline = SteadyNow() + kStartPatience;
-  while (cast_.Listening().empty()) {
+  while (cast_.AddressOf(server).empty()) {
     EVERSTEP_RETURN_IF_ERROR(cast_.Check(true));
-    if (SteadyNow() > deadline) return {Code::kDeadlineExceeded, "the first server does not listen"};
+    if (SteadyNow() > deadline) return {Code::kDeadlineExceeded, server + " does not listen"};
     EVERSTEP_RETURN_IF_ERROR(Pause(milliseconds(5)));
   }
-  Say("the job is at " + cast_.Listening() + "  (look at it: everstep status --servers " + cast_.Listening() + ")");
-  EVERSTEP_RETURN_IF_ERROR(cast_.StartOtherServers());
+  return Status::Ok();
+}
+
+Status Demo::Start() {
+  Say("starting 3 servers, which keep two copies of everything, and 3 workers");
+  EVERSTEP_RETURN_IF_ERROR(cast_.StartCoordinator("ps0"));
+  EVERSTEP_RETURN_IF_ERROR(AwaitAddress("ps0"));
+  const std::string address = cast_.AddressOf("ps0");
+  Say("the job is at " + address + "  (look at it: everstep status --servers " + address + ")");
+  for (const char* name : {"ps1", "ps2"}) EVERSTEP_RETURN_IF_ERROR(cast_.StartServer(name));
+  for (const char* name : {"ps1", "ps2"}) EVERSTEP_RETURN_IF_ERROR(AwaitAddress(name));
   for (const char* name : {"w1", "w2", "w3"}) EVERSTEP_RETURN_IF_ERROR(cast_.StartWorker(name));
-  client_ = std::make_unique<StatusClient>(std::vector<std::string>{cast_.Listening()});
   last_progress_ = SteadyNow();
   return Status::Ok();
 }
 
-// Until the job is complete or its server has gone, which Check() judges.
+// Asks those who are there: the coordinator may be any of them.
+void Demo::FindServers() {
+  std::vector<std::string> addresses = cast_.Addresses();
+  if (addresses == asked_ || addresses.empty()) return;
+  asked_ = std::move(addresses);
+  client_ = std::make_unique<StatusClient>(asked_);
+}
+
+// Until the job is complete or somebody has gone who should not, which Check() judges.
 Status Demo::Train() {
   while (true) {
     EVERSTEP_RETURN_IF_ERROR(Pause());
+    FindServers();
     const Result<std::string> answer = client_->Ask(seconds(2));
+    EVERSTEP_RETURN_IF_ERROR(cast_.Check(true));
     if (!answer.ok()) {
-      EVERSTEP_RETURN_IF_ERROR(cast_.Check(true));
       if (SteadyNow() - last_progress_ > kStallPatience)
         return answer.status().With("the coordinating server does not answer");
       continue;
     }
-    const json status = ParseJson(*answer);
-    EVERSTEP_RETURN_IF_ERROR(Observe(status));
+    json status = ParseJson(*answer);
+    EVERSTEP_RETURN_IF_ERROR(Observe(&status));
     const std::string state = Text(status, "state");
     if (state == "finished") return Status::Ok();
     if (state == "failed") return {Code::kFailed, "the job failed: " + Printable(Text(status, "failure"))};
-    EVERSTEP_RETURN_IF_ERROR(cast_.Check(true));
     if (const auto cue = script_.Next(SteadyNow(), status)) EVERSTEP_RETURN_IF_ERROR(Do(*cue));
   }
 }
 
-Status Demo::Observe(const json& status) {
-  const json& events = At(status, "events");
-  for (; events.is_array() && events_said_ < events.size(); ++events_said_)
-    Say("    " + EventText(events[events_said_]));
+// A coordinator tells all that happened in its time of office, each time: what of it is new is shown and kept.
+void Demo::KeepEvents(const json& events) {
+  if (!events.is_array()) return;
+  for (const json& event : events) {
+    if (std::find(notes_.events.rbegin(), notes_.events.rend(), event) != notes_.events.rend()) continue;
+    Say("    " + EventText(event));
+    notes_.events.push_back(event);
+  }
+}
+
+Status Demo::Observe(json* status) {
+  KeepEvents(At(*status, "events"));
+  (*status)["events"] = notes_.events;
+  const std::string coordinator = Text(*status, "coordinator");
+  if (!coordinator.empty() && (notes_.coordinators.empty() || notes_.coordinators.back() != coordinator))
+    notes_.coordinators.push_back(coordinator);
+  for (const json& server : At(*status, "servers")) {
+    const std::string name = Text(server, "name");
+    if (Count(server, "bytes") > 0 &&
+        std::find(notes_.servers.begin(), notes_.servers.end(), name) == notes_.servers.end())
+      notes_.servers.push_back(name);
+  }
   const Time now = SteadyNow();
-  const double step = Number(status, "step");
+  const double step = Number(*status, "step");
   if (step > last_step_) {
     last_step_ = step;
     last_progress_ = now;
   }
   if (step > 0 && now >= next_line_) {
     next_line_ = now + kLineEvery;
-    Say(ProgressLine(status));
+    Say(ProgressLine(*status));
   }
   if (now - last_progress_ > kStallPatience) {
-    return {Code::kDeadlineExceeded, "no step for 60 s, at step " + std::to_string(static_cast<uint64_t>(step)) +
+    return {Code::kDeadlineExceeded, "no step for 60 s, at step " + std::to_string(static_cast<uint64_t>(last_step_)) +
                                          ", waiting for " + script_.WaitsFor()};
   }
   return Status::Ok();
 }
 
-Status Demo::Do(const DemoScript::Cue& cue) {
-  const std::string who = cue.target + " (pid " + std::to_string(cast_.pid(cue.target)) + ")";
+Status Demo::DoToServer(const DemoScript::Cue& cue) {
   switch (cue.act) {
-    case Act::kKill: Say("==> kill -9 " + who); return cast_.Kill(cue.target);
-    case Act::kFreeze: Say("==> kill -STOP " + who + ": frozen for 5 s"); return cast_.Freeze(cue.target);
-    case Act::kThaw: Say("==> kill -CONT " + who + ": it wakes up"); return cast_.Thaw(cue.target);
-    case Act::kDrain: Say("==> kill -TERM " + who + ": asked to leave"); return cast_.Drain(cue.target);
-    case Act::kJoin: Say("==> a new worker, " + cue.target); return cast_.StartWorker(cue.target);
+    case Act::kKill: return cast_.Kill(cue.target);
+    case Act::kJoin: return cast_.StartServer(cue.target);
+    case Act::kDrain:
+      EVERSTEP_RETURN_IF_ERROR(client_->Drain(cue.target, seconds(5)).With("draining " + cue.target));
+      cast_.MayLeave(cue.target);
+      return Status::Ok();
+    case Act::kFreeze:
+    case Act::kThaw: break;
+  }
+  return {Code::kInvalidArgument, "the demo's plan does not freeze servers"};
+}
+
+Status Demo::Do(const DemoScript::Cue& cue) {
+  const std::string role = cue.role == Role::kWorker ? "" : ", the " + std::string(Name(cue.role));
+  const std::string who = cue.target + role + " (pid " + std::to_string(cast_.pid(cue.target)) + ")";
+  switch (cue.act) {
+    case Act::kKill: Say("==> kill -9 " + who); break;
+    case Act::kFreeze: Say("==> kill -STOP " + who + ": frozen for 5 s"); break;
+    case Act::kThaw: Say("==> kill -CONT " + who + ": it wakes up"); break;
+    case Act::kDrain:
+      Say(cue.role == Role::kWorker ? "==> kill -TERM " + who + ": asked to leave" : "==> everstep drain " + who);
+      break;
+    case Act::kJoin: Say("==> a new " + std::string(Name(cue.role)) + ", " + cue.target); break;
+  }
+  if (cue.role != Role::kWorker) return DoToServer(cue);
+  switch (cue.act) {
+    case Act::kKill: return cast_.Kill(cue.target);
+    case Act::kFreeze: return cast_.Freeze(cue.target);
+    case Act::kThaw: return cast_.Thaw(cue.target);
+    case Act::kDrain: return cast_.Drain(cue.target);
+    case Act::kJoin: return cast_.StartWorker(cue.target);
   }
   return Status::Ok();
 }
@@ -269,18 +340,51 @@ Status Demo::AwaitEnd() {
   return cast_.CheckNothingLeft();
 }
 
+// What the job has saved, with other eyes than the servers': every byte is read.
+Status Demo::VerifyCheckpoints() {
+  EVERSTEP_ASSIGN(std::unique_ptr<Store> made, MakeDirectoryStore(cast_.checkpoints_folder(), false));
+  const std::shared_ptr<Store> store = std::move(made);
+  EVERSTEP_ASSIGN(const std::vector<CheckpointEntry> entries, ListCheckpoints(*store));
+  CheckpointsFound& found = notes_.checkpoints;
+  for (const CheckpointEntry& entry : entries) {
+    // A server that was killed while it wrote leaves what never became a checkpoint.
+    if (!entry.has_manifest) continue;
+    Result<Checkpoint> opened = Checkpoint::Open(store, entry.label);
+    const Status fine = opened.ok() ? opened->Verify() : opened.status();
+    if (!fine.ok()) {
+      found.broken.push_back(entry.label + ": " + fine.message());
+      continue;
+    }
+    if (found.complete++ > 0) continue;
+    char digest[20];
+    std::snprintf(digest, sizeof digest, "%016llx",
+                  static_cast<unsigned long long>(opened->manifest().seal.digest.value));
+    found.version = entry.version.value;
+    found.label = entry.label;
+    found.digest = digest;
+  }
+  return Status::Ok();
+}
+
 Status Demo::Report() {
-  EVERSTEP_ASSIGN(const std::string text, ReadFile(cast_.report_path()));
+  const std::string last = notes_.coordinators.empty() ? "ps0" : notes_.coordinators.back();
+  const std::string report_path = cast_.ReportPath(last);
+  EVERSTEP_ASSIGN(const std::string text, ReadFile(report_path));
   const json report = ParseJson(text);
-  if (!report.is_object()) return {Code::kCorrupt, cast_.report_path() + " is no JSON"};
+  if (!report.is_object()) return {Code::kCorrupt, report_path + " is no JSON"};
+  for (const json& event : At(report, "events")) {
+    if (std::find(notes_.events.begin(), notes_.events.end(), event) == notes_.events.end())
+      notes_.events.push_back(event);
+  }
+  EVERSTEP_RETURN_IF_ERROR(VerifyCheckpoints());
   AuditOptions audit_options;
   if (const uint64_t size = Count(At(report, "samples"), "dataset"); size > 0) {
     audit_options.dataset = size;
     audit_options.dataset_from = "report";
   }
-  EVERSTEP_ASSIGN(Audit audit, AuditFile(cast_.records_path(), audit_options));
+  EVERSTEP_ASSIGN(Audit audit, AuditFiles({cast_.records_folder()}, audit_options));
   CompareWithReport(report, &audit);
-  EVERSTEP_ASSIGN(const std::vector<CommitTime> commits, ReadCommitTimes(cast_.records_path()));
+  EVERSTEP_ASSIGN(const std::vector<CommitTime> commits, ReadCommitTimes(cast_.records_folder()));
   notes_.acts = script_.done();
   notes_.processes = cast_.size();
   json demo = DemoReport(notes_, report, audit, commits);
@@ -308,7 +412,7 @@ int Run(const Options& options) {
   if (!programs.ok()) return Complain(programs.status());
   Result<Folder> folder = Folder::Make(options.keep);
   if (!folder.ok()) return Complain(folder.status());
-  Demo demo(options, {*programs, folder->path(), JobFile(options.epochs), 2, options.threads}, interrupts);
+  Demo demo(options, {*programs, folder->path(), JobFile(options.epochs), options.threads}, interrupts);
   const Status outcome = demo.Perform();
   if (outcome.ok()) {
     std::printf("PASSED%s\n", folder->kept() ? ("; logs, records and report are in " + folder->path()).c_str() : "");
@@ -328,8 +432,9 @@ int Run(const Options& options) {
 }  // namespace
 
 void AddDemoCommand(CLI::App& app, Command* chosen) {
-  CLI::App* command = app.add_subcommand(
-      "demo", "Train on this host with 2 servers and 3 workers, of which some are killed, frozen, drained and added");
+  CLI::App* command = app.add_subcommand("demo",
+                                         "Train on this host with 3 servers and 3 workers; of both some are killed, "
+                                         "drained and added, the coordinator too");
   auto options = std::make_shared<Options>();
   command->add_option("--report", options->report, "Write the findings to this file, as JSON (docs/reports.md)");
   command->add_option("--keep", options->keep, "Put job file, logs and records into this folder and leave them there");
@@ -341,7 +446,8 @@ void AddDemoCommand(CLI::App& app, Command* chosen) {
       ->capture_default_str();
   command->footer(
       "Takes about a minute on 2 cores. Exit code 0: the accuracy is reached, every sample was used exactly\n"
-      "once, and all processes ended as they should. Next: everstep audit, everstep-ps --help.");
+      "once, the last checkpoint is whole, and all processes ended as they should. Next: everstep audit,\n"
+      "everstep-ps --help.");
   command->callback([options, chosen] { *chosen = [options] { return Run(*options); }; });
 }
 

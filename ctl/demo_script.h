@@ -19,10 +19,17 @@ enum class Act { kKill, kJoin, kFreeze, kThaw, kDrain };
 // "kill", "join", "freeze", "thaw" or "drain".
 const char* Name(Act act);
 
+// What the target is. Of a coordinator the plan names nobody: it is who coordinates when the time has come.
+enum class Role { kWorker, kServer, kCoordinator };
+
+// "worker", "server" or "coordinator".
+const char* Name(Role role);
+
 struct PlannedAct {
   double at = 0;  // fraction of the job's steps
   Act act = Act::kKill;
   std::string target;
+  Role role = Role::kWorker;
 };
 
 // What was done to whom. Times are on the steady clock, as in the reports of the servers of this host.
@@ -31,6 +38,8 @@ struct DoneAct {
   std::string target;
   double at_ms = 0;
   double thawed_at_ms = 0;  // of a freeze
+  Role role = Role::kWorker;
+  double whole_at_ms = 0;  // servers: the effect was seen, and two copies of everything exist
 };
 
 class DemoScript {
@@ -41,8 +50,10 @@ class DemoScript {
   struct Cue {
     Act act;
     std::string target;
+    Role role = Role::kWorker;
   };
-  // What is to be done now, given the status of docs/reports.md; it is taken as done at `now`.
+  // What is to be done now, given the status of docs/reports.md; it is taken as done at `now`. Its `events` must be
+  // those of all coordinators so far.
   std::optional<Cue> Next(Time now, const json& status);
 
   // Every act is done and its effect was seen.
@@ -54,20 +65,25 @@ class DemoScript {
 
  private:
   bool EffectSeen(const json& status) const;
+  bool ServersWhole(const json& status) const;
 
   const std::vector<PlannedAct> plan_;
   const Duration freeze_;
   size_t next_ = 0;       // of the plan
   bool waiting_ = false;  // for the effect of done_.back()
   std::vector<DoneAct> done_;
+  uint64_t full_bytes_ = 0;  // that the servers held when the job began, in as many copies as it keeps
 };
 
-// When an event of one of these kinds about `target` was first reported at or after `after_ms`; events as in a status
-// or a report.
+// When an event of one of these kinds about `target` (about anything, if that is empty) was first reported at or after
+// `after_ms`; events as in a status or a report.
 std::optional<double> FirstEvent(const json& events, const std::vector<std::string>& kinds, const std::string& target,
                                  double after_ms);
 
-// The kinds by which the coordinator tells that it has noticed an act.
-std::vector<std::string> KindsOf(Act act);
+// The kinds by which the coordinator tells that it has noticed an act; of its own death, the next one.
+std::vector<std::string> KindsOf(Act act, Role role = Role::kWorker);
+
+// When it told.
+std::optional<double> Noticed(const json& events, const DoneAct& act);
 
 }  // namespace everstep::ctl

@@ -37,6 +37,8 @@ int Run(Options options) {
       const json status = ParseJson(*answer);
       bool there = false;
       for (const json& server : At(status, "servers")) {
+        // When it is the one that coordinates, another one will tell how it went.
+        client.Know(Text(server, "address"));
         if (Text(server, "name") != options.server) continue;
         there = true;
         left = Count(server, "bytes");

@@ -35,12 +35,13 @@ int Run(int argc, char** argv) {
   CLI::App app{"everstep: looks at training jobs, audits them, and shows what they withstand."};
   app.footer(
       "Next:\n"
-      "  everstep demo                                   a whole job on this host, with workers killed and frozen\n"
+      "  everstep demo                                   a whole job on this host, with workers and servers killed\n"
       "  everstep-ps --listen tcp://127.0.0.1:7070 --job job.toml --records records.jsonl\n"
       "  everstep-worker --servers tcp://127.0.0.1:7070\n"
       "  everstep status --servers tcp://127.0.0.1:7070 --watch\n"
       "  everstep drain ps1 --servers tcp://127.0.0.1:7070\n"
       "  everstep audit records.jsonl\n"
+      "  everstep replay records.jsonl --checkpoints FOLDER --contributions FOLDER\n"
       "  everstep checkpoints FOLDER --verify\n"
       "  everstep export FOLDER -o model.safetensors\n"
       "everstep COMMAND --help explains a command.");
@@ -50,6 +51,7 @@ int Run(int argc, char** argv) {
   AddStatusCommand(app, &chosen);
   AddDrainCommand(app, &chosen);
   AddAuditCommand(app, &chosen);
+  AddReplayCommand(app, &chosen);
   AddCheckpointsCommand(app, &chosen);
   AddExportCommand(app, &chosen);
   AddVersionCommand(app, &chosen);

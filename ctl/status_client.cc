@@ -115,7 +115,7 @@ Result<std::string> StatusClient::AskServer(const std::string& address, const Bo
   auto answer = link_->Wait(patience);
   if (answer && answer->ok()) return *answer;
   const std::string known = link_->known();
-  if (!known.empty() && std::find(servers_.begin(), servers_.end(), known) == servers_.end()) servers_.push_back(known);
+  Know(known);
   // Whatever comes on this connection from now on would be mistaken for the answer to a later question.
   thread_.Call([&] {
     link_->connection->Close();
@@ -144,6 +144,11 @@ Result<std::string> StatusClient::Ask(Duration patience) {
   }
   if (second_best) return *second_best;
   return failed;
+}
+
+void StatusClient::Know(const std::string& server) {
+  if (!server.empty() && std::find(servers_.begin(), servers_.end(), server) == servers_.end())
+    servers_.push_back(server);
 }
 
 Status StatusClient::Drain(const std::string& server, Duration patience) {

@@ -26,6 +26,9 @@ class StatusClient {
   // kInvalidArgument for an address that makes no sense, kUnavailable or kDeadlineExceeded when none answers.
   Result<std::string> Ask(Duration patience);
 
+  // One more address to ask, e.g. of a status.
+  void Know(const std::string& server);
+
   // Asks the coordinator to empty the server of that name; returns once it has agreed. Its refusal otherwise.
   Status Drain(const std::string& server, Duration patience);
 

@@ -44,7 +44,8 @@ Coordinator::Coordinator(Time now, Options options)
     dataset_size_ = found.dataset_size;
     layout_ = ChunkLayout::Make(found.spec, found.map.chunk_bytes);
     for (const ServerEntry& s : found.map.servers) {
-      servers_.push_back({s.id, s.incarnation, "ps" + ToString(s.id), s.address, {}, now, now, {}, false, false, true});
+      servers_.push_back(
+          {s.id, s.incarnation, "ps" + ToString(s.id), s.address, {}, now, now, {}, false, false, true, false});
     }
     ledger_.emplace(dataset_size_, options_.spec.epochs);
     NewBallot(now, "this server takes office");

@@ -86,6 +86,8 @@ class Coordinator {
     std::optional<ResumePoint> resume = {};
     // Initial values come from a file with these tensors, not from the first worker.
     std::optional<std::vector<TensorSpec>> initial = {};
+    // The record outlives this process: another server can take office through it.
+    bool lasting_record = false;
   };
 
   enum class State : uint8_t {
@@ -129,6 +131,7 @@ class Coordinator {
   const std::optional<Status>& failure() const { return failure_; }
   JobUid job() const { return options_.job; }
   const JobSpec& spec() const { return options_.spec; }
+  const std::string& address() const { return options_.address; }
   Version version() const { return version_; }
   Digest digest() const { return digest_; }
   Ballot ballot() const { return ballot_; }
@@ -182,6 +185,7 @@ class Coordinator {
     bool met = false;                 // its link has been up in this coordinator's life
     bool draining = false;
     bool beats = false;  // it has sent a heartbeat: not only its hello
+    bool may_coordinate = false;
   };
   // A contribution that servers say they hold, at this ballot.
   struct StagedEntry {
@@ -267,6 +271,7 @@ class Coordinator {
   void GiveUp(Time now);
   void Handle(Time now, PeerId from, const ControlRequest& m);
   Status DrainServer(Time now, Server* server, const ControlRequest& m);
+  Status MayHandOver(const Server& host) const;
   void CompareCopies(Time now, const Server& server, const Applied& m);
 
   // coordinator_move.cc

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "base/log.h"
 #include "ps/checkpoint_host.h"
@@ -21,6 +23,20 @@ bool IsWarning(const std::string& kind) {
          kind == "replica-diverged" || kind == "move-failed";
 }
 
+// A process that was killed while it wrote leaves the beginning of a line, which must not run into the next one.
+void CutTornLine(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::streamoff whole = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) whole = file.tellg();
+  file.close();
+  std::error_code error;
+  const auto size = std::filesystem::file_size(path, error);
+  if (!error && size > static_cast<uintmax_t>(whole))
+    std::filesystem::resize_file(path, static_cast<uintmax_t>(whole), error);
+  if (error && error != std::errc::no_such_file_or_directory)
+    log::Warning("cannot cut the torn end off " + path + ": " + error.message());
+}
+
 }  // namespace
 
 CoordinatorHost::CoordinatorHost(Loop& loop, Options options, std::unique_ptr<ConfigRecord> record,
@@ -31,6 +47,7 @@ CoordinatorHost::CoordinatorHost(Loop& loop, Options options, std::unique_ptr<Co
       record_(std::move(record)),
       changed_(std::move(changed)) {
   if (options_.records_path.empty()) return;
+  if (options_.continue_records) CutTornLine(options_.records_path);
   records_.open(options_.records_path, options_.continue_records ? std::ios::app : std::ios::trunc);
   if (!records_) status_ = {Code::kInvalidArgument, "cannot write the commit records to " + options_.records_path};
   if (options_.continue_records && records_.tellp() > 0) return;
@@ -87,7 +104,6 @@ void CoordinatorHost::KeepCommit(const CommitRecord& record) {
   if (history_.step_ms.size() < kMaxStepTimes) history_.step_ms.push_back(ms);
   if (std::exchange(lost_member_, false)) history_.lost_ms.push_back(ms);
   ++history_.steps;
-  history_.samples += samples;
   history_.last_commit = record.committed_at;
   if (!record.metrics.empty()) history_.metrics = record.metrics;
   recent_.emplace_back(record.committed_at, samples);

@@ -17,12 +17,12 @@
 
 namespace everstep {
 
-// What a run looked like, for reports. Step times are in milliseconds, from the granting of the work to the commit.
+// What a run looked like in this coordinator's time, for reports. Step times are in milliseconds, from the granting of
+// the work to the commit.
 struct RunHistory {
   Time started;  // first work given out
   Time last_commit;
-  uint64_t steps = 0;  // training steps committed
-  uint64_t samples = 0;
+  uint64_t steps = 0;          // training steps committed
   std::vector<float> step_ms;  // the first million
   std::vector<float> lost_ms;  // of steps in which a member was lost: their time over the median
   std::deque<Event> events;    // the newest ones

@@ -36,6 +36,7 @@ void Coordinator::JoinServer(Time now, PeerId from, const Hello& m, Ballot promi
     server.met = true;
     server.address = m.address;
     server.name = m.name.empty() ? server.name : m.name;
+    server.may_coordinate = m.may_coordinate;
     Send(from, Welcome{options_.spec, server.id, version_, map_});
     if (state_ == State::kRecovering && !server.promise && InMap(server)) AskPromise(server);
     return;
@@ -53,7 +54,7 @@ void Coordinator::JoinServer(Time now, PeerId from, const Hello& m, Ballot promi
   }
   const ServerId id = NewServerId();
   const std::string name = m.name.empty() ? "ps" + ToString(id) : m.name;
-  servers_.push_back({id, m.incarnation, name, m.address, from, now, now, {}, true, false, false});
+  servers_.push_back({id, m.incarnation, name, m.address, from, now, now, {}, true, false, false, m.may_coordinate});
   gathering_since_ = now;
   rebalance_ = true;
   Note(now, "server-joined", name, m.address);
@@ -213,7 +214,7 @@ Status Coordinator::DrainServer(Time now, Server* server, const ControlRequest& 
   if (state_ == State::kFailed) return failure_->With("the job has failed");
   if (server->draining && Holds(*server)) return Status::Ok();
   if (server->address == options_.address) {
-    return {Code::kInvalidArgument, server->name + " hosts the coordinator; it cannot be drained while it does"};
+    EVERSTEP_RETURN_IF_ERROR(MayHandOver(*server));
   }
   if (others == 0) {
     return {Code::kInvalidArgument, server->name +
@@ -236,6 +237,25 @@ Status Coordinator::DrainServer(Time now, Server* server, const ControlRequest& 
     Send(server->peer, Drained{});
   }
   return Status::Ok();
+}
+
+// Its host can be emptied when somebody else can take office afterwards, which goes as after its death.
+Status Coordinator::MayHandOver(const Server& host) const {
+  const std::string name = host.name + " hosts the coordinator";
+  if (!options_.lasting_record) {
+    return {Code::kInvalidArgument, name +
+                                        " and keeps the configuration record in memory, so that nobody could take "
+                                        "office after it; start the job's servers with --state FOLDER (on one "
+                                        "machine) or --etcd URL to be able to"};
+  }
+  if (version_.value == 0) return {Code::kInvalidArgument, name + ", and the job has not begun; stop it instead"};
+  for (const Server& s : servers_) {
+    if (s.id != host.id && s.may_coordinate && !s.draining && s.peer != PeerId{}) return Status::Ok();
+  }
+  return {Code::kInvalidArgument,
+          name +
+              ", and no other server could take office; start one with everstep-ps --join and the same --state or "
+              "--etcd first"};
 }
 
 // ---- Verifying ----

@@ -37,6 +37,7 @@ void Replica::SendHello(Time now) {
   hello.name = options_.name;
   hello.incarnation = options_.incarnation;
   hello.address = options_.address;
+  hello.may_coordinate = options_.may_coordinate;
   Send(coordinator_, hello);
   next_tick_ = now + (job_ ? job_->retransmit() : std::chrono::milliseconds(500));
 }

@@ -120,7 +120,8 @@ class Replica {
   struct Options {
     Incarnation incarnation;
     std::string name;
-    std::string address;  // as advertised
+    std::string address;          // as advertised
+    bool may_coordinate = false;  // its process keeps the configuration record
   };
 
   explicit Replica(Options options);

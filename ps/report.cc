@@ -101,6 +101,14 @@ json ServersJson(const Coordinator& coordinator) {
   return list;
 }
 
+// The server that hosts it; "" until it has said hello.
+std::string HostName(const Coordinator& coordinator) {
+  for (const auto& s : coordinator.Servers()) {
+    if (s.address == coordinator.address()) return s.name;
+  }
+  return {};
+}
+
 json Samples(const Coordinator& coordinator) {
   const Ledger& ledger = coordinator.ledger();
   return {{"dataset", ledger.dataset_size()}, {"epoch", ledger.committed().epoch}, {"consumed", ledger.consumed()}};
@@ -131,7 +139,20 @@ std::string JobToJson(JobUid uid, const JobSpec& job) {
               {"optimizer", Name(job.optimizer.kind)},
               {"learning_rate", job.optimizer.learning_rate},
               {"momentum", job.optimizer.momentum},
+              {"dampening", job.optimizer.dampening},
+              {"nesterov", job.optimizer.nesterov},
+              {"beta1", job.optimizer.beta1},
+              {"beta2", job.optimizer.beta2},
+              {"epsilon", job.optimizer.epsilon},
               {"weight_decay", job.optimizer.weight_decay},
+              {"schedule", Name(job.schedule.kind)},
+              {"warmup_steps", job.schedule.warmup_steps},
+              {"total_steps", job.schedule.total_steps},
+              {"step_size", job.schedule.step_size},
+              {"gamma", job.schedule.gamma},
+              {"final_scale", job.schedule.final_scale},
+              {"decay_steps", job.schedule.decay_steps},
+              {"clip_norm", job.clip_norm},
               {"batch", job.batch},
               {"epochs", job.epochs},
               {"max_steps", job.max_steps},
@@ -139,31 +160,44 @@ std::string JobToJson(JobUid uid, const JobSpec& job) {
       .dump();
 }
 
+namespace {
+
+json Pairs(const std::vector<SampleRange>& ranges) {
+  json list = json::array();
+  for (const SampleRange& r : ranges) list.push_back({r.begin, r.end});
+  return list;
+}
+
+}  // namespace
+
 std::string CommitToJson(const CommitRecord& record) {
   json contributors = json::array();
   for (size_t i = 0; i < record.seal.contributors.size(); ++i) {
     const Contribution& c = record.seal.contributors[i];
-    json ranges = json::array();
-    for (const SampleRange& r : c.lease.ranges) ranges.push_back({r.begin, r.end});
     contributors.push_back({{"worker", Hex(c.worker.value)},
                             {"name", i < record.names.size() ? record.names[i] : ""},
                             {"base", c.base.value},
+                            {"base_digest", Hex(c.base_digest.value)},
+                            {"lease", Hex(c.lease.id.value)},
                             {"epoch", c.lease.epoch},
-                            {"ranges", std::move(ranges)},
+                            {"ranges", Pairs(c.lease.ranges)},
                             {"weight", record.seal.weights[i]}});
   }
-  return json{{"step", record.seal.id.step.value},
-              {"ballot", record.seal.id.ballot.value},
-              {"digest", Hex(record.seal.digest.value)},
-              {"previous", Hex(record.seal.previous.value)},
-              {"learning_rate", record.seal.learning_rate},
-              {"scale", record.scale},
-              {"members", record.members},
-              {"granted_ms", Ms(record.granted_at)},
-              {"sealed_ms", Ms(record.sealed_at)},
-              {"committed_ms", Ms(record.committed_at)},
-              {"metrics", record.metrics},
-              {"contributors", std::move(contributors)}}
+  return json{
+      {"step", record.seal.id.step.value},
+      {"ballot", record.seal.id.ballot.value},
+      {"digest", Hex(record.seal.digest.value)},
+      {"previous", Hex(record.seal.previous.value)},
+      {"learning_rate", record.seal.learning_rate},
+      {"scale", record.scale},
+      {"clip_norm", record.seal.clip_norm},
+      {"ledger", {{"epoch", record.seal.ledger_after.epoch}, {"consumed", Pairs(record.seal.ledger_after.consumed)}}},
+      {"members", record.members},
+      {"granted_ms", Ms(record.granted_at)},
+      {"sealed_ms", Ms(record.sealed_at)},
+      {"committed_ms", Ms(record.committed_at)},
+      {"metrics", record.metrics},
+      {"contributors", std::move(contributors)}}
       .dump();
 }
 
@@ -174,6 +208,7 @@ std::string StatusJson(Time now, Coordinator& coordinator, const RunHistory& his
   json out{{"job", coordinator.spec().name},
            {"uid", Hex(coordinator.job().value)},
            {"mode", Name(coordinator.spec().mode)},
+           {"coordinator", HostName(coordinator)},
            {"state", coordinator.paused() ? "paused" : Name(coordinator.state())},
            {"now_ms", Ms(now)},
            {"version", coordinator.version().value},
@@ -205,12 +240,13 @@ std::string ReportJson(Time now, Coordinator& coordinator, const RunHistory& his
   for (const Event& event : history.events) events.push_back(ToJson(event));
   json out{{"job", coordinator.spec().name},
            {"uid", Hex(coordinator.job().value)},
+           {"coordinator", HostName(coordinator)},
            {"state", Name(coordinator.state())},
            {"ended_ms", Ms(now)},
            {"version", coordinator.version().value},
            {"digest", Hex(coordinator.digest().value)},
-           {"steps_committed", history.steps},
-           {"samples_committed", history.samples},
+           {"steps_committed", coordinator.version().value > 0 ? coordinator.version().value - 1 : 0},
+           {"samples_committed", coordinator.has_ledger() ? coordinator.ledger().consumed() : 0},
            {"members_max", coordinator.members().max_seen()},
            {"metrics", history.metrics},
            {"evaluation", coordinator.evaluation()},

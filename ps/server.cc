@@ -106,7 +106,7 @@ Status Server::Listen() {
 
 // A new life of the replica: empty, and in no map.
 void Server::ServeAnew() {
-  Replica::Options replica{{EntropyU64()}, options_.name, address_};
+  Replica::Options replica{{EntropyU64()}, options_.name, address_, KeepsRecord()};
   replica_ = std::make_unique<ReplicaHost>(
       loop_, std::move(replica), options_.checkpoints,
       options_.shared_memory ? transport::SharedAllocator() : BufferPool::Allocator(), [this] { Pump(); });
@@ -159,6 +159,7 @@ void Server::OnFrame(Peer& peer, transport::Received received) {
     coordinator_lost_ = Time::Never();
     backoff_ = Duration{0};
     unreachable_.clear();
+    AnswerHeld(now);
   }
   Pump();
 }
@@ -182,6 +183,7 @@ void Server::OnClosed(Peer& peer, const Status& why) {
   const Time now = SteadyNow();
   const PeerId id = peer.id();
   if (auto node = peers_.extract(id); !node.empty()) closing_.push_back(std::move(node.mapped()));
+  held_.erase(id);
   replica_->core().OnClosed(now, id);
   if (coordinator_) coordinator_->core().OnClosed(now, id);
   if (id == coordinator_link_) LoseCoordinator(now, why.ToString());
@@ -200,6 +202,7 @@ void Server::Dispatch(Time now, PeerId from, const Envelope& envelope, Buffer pa
                     std::holds_alternative<ControlRequest>(envelope.body);
   if (!asks) return;
   const bool known = coordinator_link_ != PeerId{} && replica_->core().welcomed();
+  if (!known && HoldsQuestion(SteadyNow(), from, envelope)) return;
   SendTo(from, {envelope.job, {}, NotCoordinator{known ? coordinator_address_ : ""}});
 }
 
@@ -315,15 +318,31 @@ void Server::Arm(Time now) {
 
 // ---- The end ----
 
-void Server::CheckEnd(Time now) {
-  if (coordinator_) {
-    Coordinator& core = coordinator_->core();
-    if (!core.Done(now) || standing_down_) return;
+void Server::CheckEndOfCoordinator(Time now) {
+  const Coordinator& core = coordinator_->core();
+  if (standing_down_) return;
+  if (core.Done(now)) {
     if (core.state() != Coordinator::State::kDeposed) return End(core.failure() ? *core.failure() : Status::Ok());
     standing_down_ = true;
     loop_.Post([this] { StandDown(SteadyNow()); });
     return;
   }
+  const bool over = core.state() == Coordinator::State::kFinished || core.state() == Coordinator::State::kFailed;
+  const Replica& replica = replica_->core();
+  if (over) return;
+  if (replica.drained()) {
+    standing_down_ = true;
+    loop_.Post([this] { HandOver(SteadyNow()); });
+    return;
+  }
+  if (!stopping_) return;
+  if (replica.drain_refused())
+    return FailJob(now, replica.drain_refused()->With("it was to stop and cannot hand over"));
+  if (now > stop_by_) FailJob(now, {Code::kCancelled, "it was to stop and could not be emptied in time"});
+}
+
+void Server::CheckEnd(Time now) {
+  if (coordinator_) return CheckEndOfCoordinator(now);
   Replica& core = replica_->core();
   if (core.finished() && finished_at_ == Time::Never()) finished_at_ = now;
   if (core.drained()) {
@@ -366,18 +385,26 @@ void Server::CheckEnd(Time now) {
 
 void Server::RequestStop() {
   const Time now = SteadyNow();
-  if (!coordinator_) {
-    Replica& core = replica_->core();
-    if (stopping_ || !core.welcomed() || core.finished()) return End({Code::kCancelled, "stopped on request"});
-    log::Info("asked to stop; what this server holds goes to the others first");
-    stopping_ = true;
-    stop_by_ = now + core.job_spec()->progress_deadline();
-    core.Drain(now);
-    return Pump();
+  Replica& core = replica_->core();
+  if (stopping_ || !core.welcomed() || core.finished()) {
+    // Asked again, a coordinator ends as if it had been killed: whoever can takes office.
+    if (coordinator_ && !stopping_) return FailJob(now, Status::Ok());
+    return End({Code::kCancelled, "stopped on request"});
   }
-  coordinator_->core().Fail(now, {Code::kCancelled, "the coordinating server was stopped on request"});
+  log::Info("asked to stop; what this server holds goes to the others first");
+  stopping_ = true;
+  stop_by_ = now + core.job_spec()->progress_deadline();
+  core.Drain(now);
   Pump();
-  End({Code::kCancelled, "stopped on request"});
+}
+
+// `why` it could not go on without this server.
+void Server::FailJob(Time now, const Status& why) {
+  stopping_ = false;
+  const std::string detail = why.ok() ? "" : ": " + why.message();
+  coordinator_->core().Fail(now, {Code::kCancelled, "the coordinating server was stopped on request" + detail});
+  Pump();
+  End({Code::kCancelled, "stopped on request" + detail});
 }
 
 void Server::End(Status outcome) {

@@ -50,8 +50,8 @@ class Server {
   ~Server();
 
   const std::string& address() const { return address_; }
-  // Asks for an orderly end: a coordinating server fails the job, any other is emptied first and then ends. Asked
-  // again, it just stops. Loop thread.
+  // Asks for an orderly end: the server is emptied first and then ends; one that coordinates hands its office over, or
+  // fails the job when nobody could take it. Asked again, it just stops. Loop thread.
   void RequestStop();
   // How it ended, once the loop was stopped by this server.
   const Status& outcome() const { return outcome_; }
@@ -99,6 +99,9 @@ class Server {
   void Consider(Time now, const Result<std::optional<Configuration>>& record);
   Status TakeOffice(Time now, Configuration found);
   void StandDown(Time now);
+  void HandOver(Time now);
+  bool HoldsQuestion(Time now, PeerId from, const Envelope& envelope);
+  void AnswerHeld(Time now);
 
   void OnFrame(Peer& peer, transport::Received received);
   void OnClosed(Peer& peer, const Status& why);
@@ -116,6 +119,8 @@ class Server {
   void SendTo(PeerId id, const Envelope& envelope);
   void Arm(Time now);
   void CheckEnd(Time now);
+  void CheckEndOfCoordinator(Time now);
+  void FailJob(Time now, const Status& why);
   void End(Status outcome);
 
   Loop& loop_;
@@ -146,6 +151,11 @@ class Server {
   std::unique_ptr<ReplicaHost> replica_;
   std::unique_ptr<CoordinatorHost> coordinator_;
   std::deque<Local> local_;
+  struct Held {
+    Envelope hello;
+    Time since;
+  };
+  std::map<PeerId, Held> held_;  // workers that ask for the coordinator while nobody knows
   bool pumping_ = false;
   std::optional<Loop::TimerId> timer_;
   Status outcome_;

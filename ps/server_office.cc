@@ -11,6 +11,9 @@ namespace {
 
 constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
 constexpr Duration kLongestBackoff = std::chrono::seconds(1);
+// So long a worker's question for the coordinator waits for an answer that is worth something, and so many.
+constexpr Duration kHoldQuestion = std::chrono::milliseconds(300);
+constexpr size_t kMaxHeldQuestions = 1024;
 // A server that does not coordinate may do so in a moment.
 constexpr Duration kAskAgain = std::chrono::milliseconds(30);
 // Who tries first: one server after the other, so that normally one takes office without a race.
@@ -97,6 +100,7 @@ void Server::Follow(Time now, const NotCoordinator& m) {
 // Silence on the link is as good as its end: heartbeats are answered.
 void Server::WatchCoordinator(Time now) {
   if (coordinator_ || ended_) return;
+  AnswerHeld(now);
   const Replica& core = replica_->core();
   if (coordinator_link_ != PeerId{} && core.job_spec() && !core.finished()) {
     const Duration patience = core.job_spec()->lease();
@@ -194,6 +198,7 @@ Status Server::TakeOffice(Time now, Configuration found) {
   coordinator_lost_ = Time::Never();
   Register();
   replica_->core().OnCoordinatorLink(now, kLocalPeer);
+  AnswerHeld(now);
   return coordinator_->status();
 }
 
@@ -213,6 +218,48 @@ void Server::StandDown(Time now) {
   Seek(now, Duration{0});
   MaybeTakeOffice(now);  // reads the record: it says where the new one is
   Pump();
+}
+
+// This server is empty and in no map any more. Whoever can takes office as after a death, and this process ends.
+void Server::HandOver(Time now) {
+  standing_down_ = false;
+  if (!coordinator_ || ended_) return;
+  log::Info("this server holds nothing any more; it leaves its office to another one");
+  coordinator_.reset();
+  local_.clear();
+  DropAllPeers(now);
+  End(Status::Ok());
+}
+
+// ---- Workers that look for it as well ----
+
+// While the coordinator is being looked for, "not me" would only send a worker round: it is answered once somebody has
+// taken office.
+bool Server::HoldsQuestion(Time now, PeerId from, const Envelope& envelope) {
+  const auto* hello = std::get_if<Hello>(&envelope.body);
+  if (hello == nullptr || hello->role != PeerRole::kWorker || ended_ || coordinator_lost_ == Time::Never())
+    return false;
+  if (!replica_->core().map() || (held_.size() >= kMaxHeldQuestions && !held_.contains(from))) return false;
+  held_[from] = {envelope, now};
+  return true;
+}
+
+void Server::AnswerHeld(Time now) {
+  const bool known = coordinator_link_ != PeerId{} && replica_->core().welcomed();
+  for (auto it = held_.begin(); it != held_.end();) {
+    if (!coordinator_ && !known && now - it->second.since < kHoldQuestion) {
+      ++it;
+      continue;
+    }
+    const PeerId from = it->first;
+    const Envelope hello = std::move(it->second.hello);
+    it = held_.erase(it);
+    if (coordinator_) {
+      coordinator_->core().OnMessage(now, from, hello);
+    } else {
+      SendTo(from, {hello.job, {}, NotCoordinator{known ? coordinator_address_ : ""}});
+    }
+  }
 }
 
 }  // namespace everstep

@@ -48,6 +48,7 @@ void Server::Unregister() {
 
 // What every coordinator of the job has in common, whether it begins or takes over.
 Result<CoordinatorHost::Options> Server::HostOptions(Coordinator::Options core) const {
+  core.lasting_record = KeepsRecord();
   CoordinatorHost::Options host{std::move(core), options_.records_path, options_.progress};
   if (options_.checkpoints.folder.empty()) return host;
   host.core.checkpoint_every = options_.checkpoints.every;

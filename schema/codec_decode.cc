@@ -250,6 +250,7 @@ void ReadBody(Reader& r, const wire::WireHello& in, Hello* m) {
   if (m->dataset_size > (uint64_t{1} << 56)) r.Fail("impossible dataset size");
   m->version = {in.version()};
   r.Optional(in.lease(), &m->lease);
+  m->may_coordinate = in.may_coordinate();
 }
 void ReadBody(Reader& r, const wire::WireWelcome& in, Welcome* m) {
   r.Read(in.job(), &m->job);

@@ -173,7 +173,7 @@ auto WriteBody(Writer& w, const Hello& m) {
   const auto spec = w.Write(m.spec);
   const auto lease = w.Optional(m.lease);
   return wire::CreateWireHello(w.fbb(), static_cast<uint8_t>(m.role), name, job, m.worker.value, m.incarnation.value,
-                               address, spec, m.dataset_size, m.version.value, lease);
+                               address, spec, m.dataset_size, m.version.value, lease, m.may_coordinate);
 }
 auto WriteBody(Writer& w, const Welcome& m) {
   const auto job = w.Write(m.job);

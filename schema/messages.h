@@ -91,15 +91,16 @@ enum class PeerRole : uint8_t { kWorker = 0, kServer = 1, kObserver = 2 };
 
 struct Hello {
   PeerRole role = PeerRole::kWorker;
-  std::string name;            // for people; a worker's name is fenced when a new life of it says hello
-  std::string job_name;        // empty: whatever job runs there
-  WorkerId worker;             // workers: this life
-  Incarnation incarnation;     // servers: this life
-  std::string address;         // servers: where others reach it. A server that was ever in a map shows its ballot
-  ParameterSpec spec;          // workers
-  uint64_t dataset_size = 0;   // workers: samples of one epoch, 0 = the user brings their own data
-  Version version;             // workers that come back after a coordinator's death: what they hold
-  std::optional<Lease> lease;  // ... and what they were lent
+  std::string name;             // for people; a worker's name is fenced when a new life of it says hello
+  std::string job_name;         // empty: whatever job runs there
+  WorkerId worker;              // workers: this life
+  Incarnation incarnation;      // servers: this life
+  std::string address;          // servers: where others reach it. A server that was ever in a map shows its ballot
+  ParameterSpec spec;           // workers
+  uint64_t dataset_size = 0;    // workers: samples of one epoch, 0 = the user brings their own data
+  Version version;              // workers that come back after a coordinator's death: what they hold
+  std::optional<Lease> lease;   // ... and what they were lent
+  bool may_coordinate = false;  // servers: it keeps the configuration record, through which it can take office
 
   friend bool operator==(const Hello&, const Hello&) = default;
 };

@@ -6,6 +6,13 @@
 #include "base/plant.h"
 
 namespace everstep {
+namespace {
+
+// After a refusal that holds for a moment only.
+constexpr Duration kAskAgain = std::chrono::milliseconds(10);
+
+}  // namespace
+
 Session::Session(Time now, Options options)
     : options_(std::move(options)), random_(options_.seed), started_(now), next_tick_(now) {
   id_ = {random_.Next() | 1};
@@ -48,6 +55,7 @@ void Session::Handle(Time now, const Envelope& envelope, const Welcome& m) {
   welcomed_ = true;
   coordinator_.backoff = Duration{0};
   lost_.clear();
+  tried_.clear();
   hint_.clear();
   if (job_uid_ != JobUid{} && job_uid_ != envelope.job) {
     return Fail({Code::kWrongJob, "the coordinator now runs another job than the one that was joined"});
@@ -174,10 +182,18 @@ void Session::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer 
     link.heard_at = now;
     link.backoff = Duration{0};
     if (const auto* m = std::get_if<ChunkData>(&envelope.body)) Handle(now, *m, std::move(payload));
-    if (const auto* m = std::get_if<PushRefused>(&envelope.body)) Handle(now, *m);
+    if (const auto* m = std::get_if<PushRefused>(&envelope.body)) {
+      // The next pull says that the contribution is there, and the answer is what it lacks.
+      if (RecoveryFor(m->code) == Recovery::kRetry || m->code == Code::kWrongShard) PullAgainSoon(now, link);
+      Handle(now, *m);
+    }
     if (const auto* m = std::get_if<Missing>(&envelope.body)) Handle(now, *m);
-    if (const auto* m = std::get_if<PullRefused>(&envelope.body)) Handle(now, id, *m);
-    if (const auto* m = std::get_if<WrongShard>(&envelope.body)) AdoptMap(now, m->map);
+    if (const auto* m = std::get_if<PullRefused>(&envelope.body)) Handle(now, id, link, *m);
+    if (const auto* m = std::get_if<WrongShard>(&envelope.body)) {
+      // It has not heard of the map that this worker has from another server.
+      if (map_ && m->map.ballot < map_->ballot) PullAgainSoon(now, link);
+      AdoptMap(now, m->map);
+    }
     return Advance(now);
   }
 }
@@ -260,7 +276,13 @@ void Session::PullAll(Time now) {
   for (auto& [id, link] : servers_) PullFrom(now, id, link);
 }
 
-void Session::Handle(Time now, ServerId from, const PullRefused& m) {
+// What was refused for the moment is asked again before anybody would miss it: the step waits for it.
+void Session::PullAgainSoon(Time now, Link& link) {
+  link.ask_at = now + kAskAgain;
+  next_tick_ = std::min(next_tick_, link.ask_at);
+}
+
+void Session::Handle(Time now, ServerId from, Link& link, const PullRefused& m) {
   if (m.code == Code::kWrongJob || m.code == Code::kCorrupt) {
     return Fail(Status(m.code, m.message).With("server " + ToString(from) + " refused to be read"));
   }
@@ -269,8 +291,9 @@ void Session::Handle(Time now, ServerId from, const PullRefused& m) {
     ++stats_.repulls;
     pulling_ = m.version;
     exact_ = false;
-    PullAll(now);
+    return PullAll(now);
   }
+  PullAgainSoon(now, link);
 }
 
 void Session::Handle(Time now, const ChunkData& m, Buffer payload) {
@@ -461,6 +484,8 @@ void Session::OnTick(Time now) {
       last_problem_ = "it fell silent";
       closings_.push_back(coordinator_.peer);
       LinkDown(now, coordinator_);
+      lost_ = coordinator_.address;
+      tried_.clear();
       welcomed_ = false;
     }
     next_tick_ = std::min(next_tick_, next_heartbeat_);
@@ -468,7 +493,10 @@ void Session::OnTick(Time now) {
   // Ask again where nothing came for a while (rule R18): for what is missing, or whether our own chunks are missing.
   const bool waiting = map_ && (pulling_ > held_ || (flight_ && flight_->committed));
   for (auto& [id, link] : servers_) {
-    if (waiting && now - std::max(link.pulled_at, link.heard_at) > again) PullFrom(now, id, link);
+    const bool due = now >= link.ask_at || now - std::max(link.pulled_at, link.heard_at) > again;
+    if (waiting && due) PullFrom(now, id, link);
+    if (now >= link.ask_at) link.ask_at = Time::Never();
+    next_tick_ = std::min(next_tick_, link.ask_at);
   }
   if (leaving_) TryLeave(now);
 }

@@ -116,8 +116,9 @@ class Session {
     Duration backoff{0};
     Time down_since;  // when it was last seen working
     Time opened_at;
-    Time heard_at;   // last message or the opening
-    Time pulled_at;  // last Pull sent
+    Time heard_at;                // last message or the opening
+    Time pulled_at;               // last Pull sent
+    Time ask_at = Time::Never();  // sooner than when nothing comes: the last Pull was refused for the moment
   };
   struct InFlight {
     uint64_t serial = 0;
@@ -139,7 +140,7 @@ class Session {
   void Handle(Time now, const everstep::Grant& m);
   void Handle(Time now, const PushRefused& m);
   void Handle(Time now, const Missing& m);
-  void Handle(Time now, ServerId from, const PullRefused& m);
+  void Handle(Time now, ServerId from, Link& link, const PullRefused& m);
   void Handle(Time now, const ChunkData& m, Buffer payload);
 
   void Advance(Time now);
@@ -150,6 +151,7 @@ class Session {
   void FollowChunks(Time now, const ShardMap& before);
   void Handle(Time now, const NotCoordinator& m);
   std::string NextCandidate();
+  bool OthersToTry() const;
   void SendHello(Time now);
   void SendReady();
   void GiveBack(LeaseId lease);
@@ -157,6 +159,7 @@ class Session {
   void Rejoin(Time now, std::string why);
   Version Wanted() const;
   void PullFrom(Time now, ServerId server, Link& link);
+  void PullAgainSoon(Time now, Link& link);
   void PullAll(Time now);
   void CheckArrival(Time now);
   void DropContribution();
@@ -179,11 +182,11 @@ class Session {
   Time hello_at_;
 
   Link coordinator_;
-  size_t next_server_ = 0;    // of the known addresses, to try next
-  std::string hint_;          // where somebody said that the coordinator is
-  std::string lost_;          // where the last coordinator was: asked last
-  std::string last_problem_;  // why the coordinator's link was last lost
-  bool welcomed_ = false;     // by the coordinator, on this link
+  std::set<std::string> tried_;  // addresses asked in this round of the search
+  std::string hint_;             // where somebody said that the coordinator is
+  std::string lost_;             // where the last coordinator was: asked last
+  std::string last_problem_;     // why the coordinator's link was last lost
+  bool welcomed_ = false;        // by the coordinator, on this link
   std::optional<JobSpec> job_;
   JobUid job_uid_;
   Version join_version_;  // newest when we joined

@@ -1,4 +1,4 @@
-// Session: the links of a worker, and where the coordinator is. Whoever it lost it looks for at every address it knows.
+// Session: its links, and the search for the coordinator.
 #include <algorithm>
 
 #include "worker/session.h"
@@ -10,6 +10,7 @@ constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
 constexpr Duration kLongestBackoff = std::chrono::seconds(1);
 // A server that does not coordinate may do so in a moment.
 constexpr Duration kAskAgain = std::chrono::milliseconds(30);
+constexpr Duration kNextCandidate = std::chrono::milliseconds(2);
 
 }  // namespace
 
@@ -48,6 +49,8 @@ void Session::OpenWhatIsDown(Time now) {
       Open(now, coordinator_, true);
       welcomed_ = false;
       SendHello(now);
+    } else {
+      next_tick_ = std::min(next_tick_, coordinator_.retry_at);
     }
   }
   for (auto& [id, link] : servers_) {
@@ -56,26 +59,46 @@ void Session::OpenWhatIsDown(Time now) {
       return Fail({Code::kUnavailable, "server " + ToString(id) + " at " + link.address + " could not be reached for " +
                                            std::to_string(static_cast<int>(Seconds(Timeout()))) + " s"});
     }
-    if (now < link.retry_at) continue;
+    if (now < link.retry_at) {
+      next_tick_ = std::min(next_tick_, link.retry_at);
+      continue;
+    }
     Open(now, link, false);
     if (pulling_ > held_ || (flight_ && flight_->committed)) PullFrom(now, id, link);
   }
 }
 
-// Any server may be the coordinator by now: those that were named at the start, and those of the map.
+// Any server may be the coordinator by now: those of the map first, then those that were named at the start, of which
+// many may be long gone. Where the last one was is asked when all others have been: it may come back.
 std::string Session::NextCandidate() {
   if (!hint_.empty()) return std::exchange(hint_, {});
-  std::vector<std::string> all = options_.servers;
+  std::vector<std::string> all;
+  const auto add = [&](const std::string& address) {
+    if (address != lost_ && std::find(all.begin(), all.end(), address) == all.end()) all.push_back(address);
+  };
   if (map_) {
-    for (const ServerEntry& server : map_->servers) {
-      if (std::find(all.begin(), all.end(), server.address) == all.end()) all.push_back(server.address);
-    }
+    for (const ServerEntry& server : map_->servers) add(server.address);
   }
-  if (all.size() > 1) std::erase(all, lost_);
-  const std::string address = all[next_server_++ % all.size()];
-  // Only the others first: it may come back.
-  if (next_server_ % all.size() == 0) lost_.clear();
-  return address;
+  // Workers that lost it together do not ask the same one first.
+  if (all.size() > 1) std::rotate(all.begin(), all.begin() + static_cast<long>(id_.value % all.size()), all.end());
+  for (const std::string& address : options_.servers) add(address);
+  if (!lost_.empty()) all.push_back(lost_);
+  for (const std::string& address : all) {
+    if (tried_.insert(address).second) return address;
+  }
+  tried_ = {all.front()};
+  return all.front();
+}
+
+// Somebody is known who has not been asked in this round.
+bool Session::OthersToTry() const {
+  if (!hint_.empty()) return true;
+  const auto fresh = [&](const std::string& address) { return !tried_.contains(address) && address != lost_; };
+  if (map_ && std::any_of(map_->servers.begin(), map_->servers.end(),
+                          [&](const ServerEntry& server) { return fresh(server.address); })) {
+    return true;
+  }
+  return std::any_of(options_.servers.begin(), options_.servers.end(), fresh);
 }
 
 // Whom we asked does not coordinate, or does not any more; perhaps it knows who does.
@@ -98,8 +121,16 @@ void Session::Handle(Time now, const NotCoordinator& m) {
 void Session::OnClosed(Time now, PeerId peer, const Status& why) {
   if (peer == coordinator_.peer) {
     last_problem_ = why.ok() ? "it closed the connection" : why.message();
+    const Duration backoff = coordinator_.backoff;
     LinkDown(now, coordinator_);
-    if (welcomed_) lost_ = coordinator_.address;
+    if (welcomed_) {
+      lost_ = coordinator_.address;
+      tried_.clear();
+    } else if (OthersToTry()) {
+      // One that is not there says nothing about the next one; only a whole round in vain is a reason to wait.
+      coordinator_.backoff = backoff;
+      coordinator_.retry_at = now + kNextCandidate;
+    }
     welcomed_ = false;
     if (leave_sent_) left_ = true;  // it saw us go, or it is gone itself
   }

@@ -12,6 +12,7 @@
 #include "base/loop.h"
 #include "base/permutation.h"
 #include "schema/codec.h"
+#include "schema/kept_contribution.h"
 #include "transport/registry.h"
 #include "transport/shared_memory.h"
 #include "worker/session.h"
@@ -77,6 +78,7 @@ class WorkerImpl {
   void OnGradient(size_t tensor);
   Buffer ReadChunk(ChunkId chunk, bool values);
   void PushChunk(uint64_t serial, ChunkId chunk, Buffer bytes);
+  Status Keep(bool values);
   Step MakeStep(const Session::StepWork& work);
 
   const WorkerOptions options_;
@@ -88,6 +90,8 @@ class WorkerImpl {
   BufferPool pool_;
   Duration waiting_{0};
   Duration copying_{0};
+  Version base_;   // of the work in hand
+  LeaseId lease_;  // ... and its lease
 
   // Shared between the two threads.
   mutable std::mutex mutex_;
@@ -295,6 +299,8 @@ std::optional<Step> WorkerImpl::NextStep() {
     work_.reset();
     lock.unlock();
     if (work.fresh) LoadParameters(std::move(work.parameters), Load::kTraining);
+    base_ = work.version;
+    lease_ = work.lease.id;
     if (work.initialise) {
       Initialise(work.serial);
       continue;
@@ -343,6 +349,7 @@ bool WorkerImpl::Share(size_t tensor, const std::map<ChunkId, Buffer>& parameter
 // The first worker of a job offers its model's values; they go the way of every contribution.
 void WorkerImpl::Initialise(uint64_t serial) {
   if (!layout_) layout_ = ChunkLayout::Make(model_.spec(), job_->chunk_bytes);
+  if (const Status kept = Keep(true); !kept.ok()) log::Error(kept.message());
   for (uint32_t i = 0; i < layout_->size(); ++i) PushChunk(serial, {i}, ReadChunk({i}, true));
   io_.loop().Post([this, serial] {
     (void)session_->CommitStep(SteadyNow(), serial, {});
@@ -397,6 +404,10 @@ Status WorkerImpl::Commit(uint64_t serial, std::vector<Metric> metrics) {
     Abandon(serial);
     return once;
   }
+  if (Status kept = Keep(false); !kept.ok()) {
+    Abandon(serial);
+    return kept;
+  }
   {
     std::lock_guard lock(slicer_mutex_);
     for (ChunkId chunk : slicer_->TakeRest()) PushChunk(serial, chunk, ReadChunk(chunk, false));
@@ -407,6 +418,26 @@ Status WorkerImpl::Commit(uint64_t serial, std::vector<Metric> metrics) {
     Pump();
   });
   return committed;
+}
+
+// Before the contribution can be whole: it may be committed before this process does anything more.
+Status WorkerImpl::Keep(bool values) {
+  if (options_.keep_contributions.empty()) return Status::Ok();
+  WorkerId life;
+  io_.Call([&] { life = session_->id(); });
+  MutableBuffer all(model_.spec().bytes());
+  uint64_t at = 0;
+  for (size_t i = 0; i < model_.spec().tensors.size(); ++i) {
+    const TensorSpec& tensor = model_.spec().tensors[i];
+    const std::span<std::byte> bytes(all.data() + at, tensor.bytes());
+    if (values || tensor.role == Role::kBuffer) {
+      model_.ReadValues(i, 0, bytes);
+    } else {
+      model_.ReadGradient(i, 0, bytes);
+    }
+    at += tensor.bytes();
+  }
+  return WriteKept(options_.keep_contributions + "/" + KeptName(life, base_, lease_), {all.data(), all.size()});
 }
 
 void WorkerImpl::Abandon(uint64_t serial) {

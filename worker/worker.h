@@ -51,6 +51,9 @@ struct WorkerOptions {
   // Push gradients while backward still runs, where the model can tell when they are complete. Turn off when a step
   // runs backward more than once.
   bool overlap = true;
+  // A folder, which exists, to keep every contribution in (schema/kept_contribution.h), so that `everstep replay` can
+  // compute the parameters again. A file of the model's size each: for tests of a job, not for its production.
+  std::string keep_contributions = {};
 };
 
 // One step of work. Movable. Destroying it without Commit gives its samples back.

@@ -80,6 +80,8 @@ void AddFlags(CLI::App& app, Flags* flags) {
   app.add_flag("--no-overlap", flags->no_overlap, "Send gradients after backward instead of during it");
   app.add_flag("!--no-shared-memory", flags->worker.shared_memory,
                "Speak to servers of this host through sockets too, instead of through shared memory");
+  app.add_option("--keep-contributions", flags->worker.keep_contributions,
+                 "Keep every contribution in this folder, so that `everstep replay` can compute the parameters again");
   app.add_option("--report", flags->report_path, "Write a JSON report to this file at the end");
   app.add_option("--log-level", flags->log_level, "debug, info, warning, error or off")->capture_default_str();
   const std::string tests = "Fault injection, for tests";

@@ -1,6 +1,4 @@
 // The auditor on records made by hand: one that is right, and each defect alone.
-#include "ctl/audit.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <fstream>
 
 #include "base/random.h"
+#include "tests/ctl/made_records.h"
 #include "tests/support/seed.h"
 #include "tests/support/temp_dir.h"
 
@@ -17,75 +16,14 @@ namespace {
 using testing::Contains;
 using testing::HasSubstr;
 
-struct Range {
-  uint64_t begin, end;
-};
-
-std::string Digest(uint64_t version) {
-  char text[20];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(version == 0 ? 0 : Mix64(version)));
-  return text;
-}
-
-// A records file as it ought to be; tests spoil it.
-struct Records {
-  json job{{"job", "j"}, {"uid", "00000000000000aa"}, {"mode", "sync"}, {"epochs", 2}, {"max_steps", 0}};
-  std::vector<json> commits;
-
-  Records() {
-    commits.push_back(Commit(0));
-    commits[0]["contributors"].push_back(Contributor("w0", 0, 0, {}, 1));
-  }
-
-  json Commit(uint64_t step) const {
-    return {{"step", step},
-            {"ballot", 1},
-            {"digest", Digest(step + 1)},
-            {"previous", Digest(step)},
-            {"members", 2},
-            {"committed_ms", 1000.0 + static_cast<double>(step)},
-            {"contributors", json::array()}};
-  }
-  static json Contributor(const std::string& worker, uint64_t base, uint64_t epoch, const std::vector<Range>& ranges,
-                          double weight) {
-    json list = json::array();
-    for (const Range& range : ranges) list.push_back({range.begin, range.end});
-    return {{"worker", worker}, {"name", worker}, {"base", base},
-            {"epoch", epoch},   {"ranges", list}, {"weight", weight}};
-  }
-
-  // The next step, of two workers, weighted by samples.
-  Records& Step(uint64_t epoch, const std::vector<Range>& a, const std::vector<Range>& b = {}) {
-    const uint64_t step = commits.size();
-    const auto size = [](const std::vector<Range>& ranges) {
-      double sum = 0;
-      for (const Range& range : ranges) sum += static_cast<double>(range.end - range.begin);
-      return sum;
-    };
-    const double total = size(a) + size(b);
-    commits.push_back(Commit(step));
-    commits.back()["contributors"].push_back(Contributor("w1", step, epoch, a, size(a) / total));
-    if (!b.empty()) commits.back()["contributors"].push_back(Contributor("w2", step, epoch, b, size(b) / total));
-    return *this;
-  }
-
-  Audit Examine(AuditOptions options = {}) const {
-    Auditor auditor(std::move(options));
-    auditor.Add(job.dump());
-    for (const json& commit : commits) auditor.Add(commit.dump());
-    return auditor.Finish();
-  }
-};
-
-// Two epochs of 10 samples; the second worker of step 2 died, so its samples came in step 3.
-Records GoodRecords() {
-  Records records;
-  records.Step(0, {{0, 3}}, {{3, 6}}).Step(0, {{6, 8}}).Step(0, {{8, 10}});
-  records.Step(1, {{0, 5}}, {{7, 10}}).Step(1, {{5, 7}});
-  return records;
-}
-
 AuditOptions Ten() { return {.dataset = 10}; }
+
+// As a file.
+Audit ExamineText(const std::string& text) {
+  test::TempDir folder;
+  std::ofstream(folder / "records") << text;
+  return AuditFiles({folder / "records"}, Ten()).value();
+}
 
 void ExpectOnly(const Audit& audit, const std::string& defect) {
   EXPECT_EQ(audit.defects_found, 1u) << testing::PrintToString(audit.defects);
@@ -305,24 +243,21 @@ TEST(AuditTest, GarbageIsADefectAndNeverACrash) {
         "{\"step\":6,\"contributors\":[{\"worker\":\"w\",\"weight\":1,\"epoch\":1,\"ranges\":[[3,2]]}]}",
         "{\"step\":6,\"contributors\":[{\"worker\":\"w\",\"weight\":1,\"epoch\":1,\"ranges\":[7,[1],[-1,2]]}]}",
         "{\"step\":6,\"contributors\":[{\"worker\":1,\"weight\":\"x\",\"epoch\":\"\",\"ranges\":{}}]}"}) {
-    Auditor auditor(Ten());
-    auditor.Add(GoodRecords().job.dump());
-    for (const json& commit : GoodRecords().commits) auditor.Add(commit.dump());
-    auditor.Add(line);
-    EXPECT_FALSE(auditor.Finish().ok()) << line;
+    std::string text = GoodRecords().job.dump() + "\n";
+    for (const json& commit : GoodRecords().commits) text += commit.dump() + "\n";
+    EXPECT_FALSE(ExamineText(text + line + "\n").ok()) << line;
   }
+  EXPECT_FALSE(ExamineText("").ok());
   EXPECT_FALSE(Auditor({}).Finish().ok());
-  Auditor no_job({});
-  no_job.Add(GoodRecords().commits[0].dump());
-  EXPECT_THAT(no_job.Finish().defects, Contains(HasSubstr("is this a commit-records file?")));
+  EXPECT_THAT(ExamineText(GoodRecords().commits[0].dump() + "\n").defects,
+              Contains(HasSubstr("is this a commit-records file?")));
 }
 
 TEST(AuditTest, ManyDefectsAreCountedAndTheFirstOnesKept) {
-  Auditor auditor({});
-  auditor.Add(GoodRecords().job.dump());
-  for (int i = 0; i < 1000; ++i) auditor.Add("x");
-  const Audit audit = auditor.Finish();
-  EXPECT_EQ(audit.defects_found, 1001u);  // and no commit at all
+  std::string text = GoodRecords().job.dump() + "\n";
+  for (int i = 0; i < 1000; ++i) text += "x\n";
+  const Audit audit = ExamineText(text);
+  EXPECT_EQ(audit.defects_found, 1002u);  // and no commit at all, nor any of the two epochs
   EXPECT_LE(audit.defects.size(), 20u);
 }
 
@@ -343,14 +278,14 @@ TEST(AuditTest, AFileIsReadToItsEndAndACutOffLineIsSeen) {
   file << GoodRecords().job.dump() << "\n";
   for (const json& commit : GoodRecords().commits) file << commit.dump() << "\n";
   file.flush();
-  EXPECT_TRUE(AuditFile(path, Ten())->ok());
+  EXPECT_TRUE(AuditFiles({path}, Ten())->ok());
   file << "{\"step\":6,";
   file.flush();
-  EXPECT_FALSE(AuditFile(path, Ten())->ok());
+  EXPECT_FALSE(AuditFiles({path}, Ten())->ok());
   AuditOptions unfinished = Ten();
   unfinished.unfinished = true;
-  EXPECT_TRUE(AuditFile(path, unfinished)->ok());
-  EXPECT_EQ(AuditFile(folder / "none", {}).status().code(), Code::kNotFound);
+  EXPECT_TRUE(AuditFiles({path}, unfinished)->ok());
+  EXPECT_EQ(AuditFiles({folder / "none"}, {}).status().code(), Code::kNotFound);
 }
 
 // Against counting by hand: ranges of random places, some of them overlapping.

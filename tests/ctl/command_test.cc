@@ -160,7 +160,7 @@ std::vector<pid_t> ProcessesNaming(const std::string& text) {
 
 class DemoProcessTest : public CommandTest {
  protected:
-  // A demo that has come so far that its five children run; their address.
+  // A demo that has come so far that its six children run; the first server's address.
   Process RunningDemo(std::string* address) {
     Process::Options options;
     options.output_path = folder_ / "demo.log";
@@ -168,11 +168,11 @@ class DemoProcessTest : public CommandTest {
     Process demo = Process::Start({Program("everstep"), "demo"}, options).value();
     for (const Time deadline = SteadyNow() + kPatience; SteadyNow() < deadline; usleep(2000)) {
       for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
-        if (const Result<std::string> text = ReadFile(entry.path().string() + "/address"); text.ok())
+        if (const Result<std::string> text = ReadFile(entry.path().string() + "/ps0.address"); text.ok())
           *address = text->substr(0, text->find('\n'));
       }
-      // One more server and three workers are told the address.
-      if (!address->empty() && ProcessesNaming(*address).size() == 4) return demo;
+      // Two more servers and three workers are told the address.
+      if (!address->empty() && ProcessesNaming(*address).size() == 5) return demo;
     }
     ADD_FAILURE() << "the demo did not start: " << ReadFile(folder_ / "demo.log").value();
     return demo;
@@ -219,7 +219,7 @@ TEST_F(DemoProcessTest, AServerThatDiesIsToldWithTheLogsAndTheFolderIsKept) {
   Process demo = RunningDemo(&address);
   for (pid_t pid : ProcessesNaming("everstep-demo-")) {
     const Result<std::string> line = ReadFile("/proc/" + std::to_string(pid) + "/cmdline");
-    if (line.ok() && line->find(folder_.path()) != std::string::npos && line->find("--records") != std::string::npos)
+    if (line.ok() && line->find(folder_.path()) != std::string::npos && line->find("--job") != std::string::npos)
       kill(pid, SIGKILL);
   }
   const Result<Process::Exit> exit = demo.Wait(kPatience);

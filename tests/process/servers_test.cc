@@ -1,4 +1,6 @@
 // Servers that die, join and are drained while the job runs, the coordinator's among them.
+#include <fstream>
+
 #include "tests/process/servers_testing.h"
 
 namespace everstep::test {
@@ -94,6 +96,8 @@ TEST_F(ServersTest, ACoordinatorThatIsStartedAgainGoesOnFromTheOthersCopies) {
   Must(cluster.WaitForStep(30));
   cluster.server(0).Kill();
   (void)cluster.server(0).Wait();
+  // As if the kill had met it in the middle of a line: that must not spoil the next one.
+  std::ofstream(cluster.path("records.jsonl"), std::ios::app) << R"({"step":)";
   Flags again = job;
   again.push_back("--listen=" + cluster.address(0));
   again.push_back("--records=" + cluster.path("records.jsonl"));

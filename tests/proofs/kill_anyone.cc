@@ -51,7 +51,7 @@ Status KillAndReplace(ReplayedJob& job, const std::string& kind, Random& random)
 }  // namespace
 
 Status ProveKillAnyone(const ProofContext& context, json* figures) {
-  const size_t kills = context.quick ? 6 : 50;
+  const size_t kills = !context.control.empty() ? 1 : context.quick ? 6 : 50;
   Random random(context.seed);
   ReplayedJob job(kills * kStepsAKill);
   EVERSTEP_RETURN_IF_ERROR(job.Start(3, 3));
@@ -62,6 +62,11 @@ Status ProveKillAnyone(const ProofContext& context, json* figures) {
     job.fleet.cluster().Keep();
     return why.With("kill " + std::to_string(i) + " (" + kind + "; kept: " + job.fleet.cluster().folder() + ")");
   };
+  if (context.Plants("both-copies")) {
+    job.fleet.Kill(NextServer(job.fleet));
+    job.fleet.Kill(NextServer(job.fleet));
+    return job.fleet.WaitSteps(10, std::chrono::seconds(60));
+  }
   for (size_t i = 0; i < kills; ++i) {
     const std::string kind = kKinds[i % std::size(kKinds)];
     const Time began = SteadyNow();
@@ -72,7 +77,7 @@ Status ProveKillAnyone(const ProofContext& context, json* figures) {
   (*figures)["kills"] = done;
   (*figures)["whole_again_ms"] = {{"median", Median(whole_again)},
                                   {"max", *std::max_element(whole_again.begin(), whole_again.end())}};
-  const Status finished = job.Finish(figures);
+  const Status finished = job.Finish(context, figures);
   return finished.ok() ? finished : fail(finished, kills, "the end");
 }
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -15,8 +16,18 @@ namespace everstep::test {
 struct ProofContext {
   bool quick = false;  // fewer repetitions
   uint64_t seed = 1;
-  std::string source;  // the repository, for proofs that build something
-  std::string build;   // the build folder that holds bin/
+  std::string source;   // the repository, for proofs that build something
+  std::string build;    // the build folder that holds bin/
+  std::string control;  // what is done wrong on purpose, see Control; empty: nothing
+
+  bool Plants(const char* name) const { return control == name; }
+};
+
+// A fault that is planted to see that a proof can fail.
+struct Control {
+  const char* name;
+  const char* does;    // one line
+  const char* breaks;  // part of what the proof must then say
 };
 
 struct Proof {
@@ -25,6 +36,7 @@ struct Proof {
   bool quick;         // part of `--quick`
   // Fills `figures`; the error says what was not kept.
   Status (*run)(const ProofContext& context, json* figures);
+  std::span<const Control> controls = {};
 };
 
 Status ProveKillWorker(const ProofContext& context, json* figures);
@@ -33,6 +45,8 @@ Status ProveJoin(const ProofContext& context, json* figures);
 Status ProveShapes(const ProofContext& context, json* figures);
 Status ProveRefusals(const ProofContext& context, json* figures);
 Status ProveCheckpointStall(const ProofContext& context, json* figures);
+Status ProveTornCheckpoints(const ProofContext& context, json* figures);
+Status ProveNToM(const ProofContext& context, json* figures);
 Status ProveServerLoss(const ProofContext& context, json* figures);
 Status ProveKillAnyone(const ProofContext& context, json* figures);
 Status ProveReshard(const ProofContext& context, json* figures);

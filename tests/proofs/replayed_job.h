@@ -24,7 +24,8 @@ class ReplayedJob {
 
   // The job is finished, and every process that was not killed ends well; the union of the records is one chain from
   // the first step to the last; every sample was used once; the last parameters are those of the replay.
-  Status Finish(json* figures);
+  // `context`: its control may have the records spoiled before they are looked at.
+  Status Finish(const ProofContext& context, json* figures);
 
   Fleet fleet;
 

@@ -1,6 +1,9 @@
 // [reshard] A server is added and another one drained while the job runs: no step is lost, next to no byte is moved
 // that need not be, and no step takes much longer. 100 MB model, two copies.
+#include <signal.h>
+
 #include <algorithm>
+#include <thread>
 
 #include "tests/proofs/proof.h"
 #include "tests/support/fleet.h"
@@ -64,6 +67,12 @@ Status ProveReshard(const ProofContext& context, json* figures) {
   EVERSTEP_ASSIGN(const json before, fleet.Ask());
   add.began = NowMs();
   EVERSTEP_ASSIGN(const size_t fresh, fleet.Add());
+  if (context.Plants("two-joins")) EVERSTEP_RETURN_IF_ERROR(fleet.Add().status());
+  if (context.Plants("frozen-server")) {
+    fleet.cluster().server(1).Signal(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // less than a lease
+    fleet.cluster().server(1).Signal(SIGCONT);
+  }
   EVERSTEP_RETURN_IF_ERROR(fleet.WaitWhole(std::chrono::minutes(3)));
   EVERSTEP_RETURN_IF_ERROR(WaitStill(fleet, 5));
   add.ended = NowMs();

@@ -241,7 +241,26 @@ TEST_F(CoordinatorServers, DrainsThatMakeNoSenseAreRefused) {
   StartWith(2);
   EXPECT_EQ(Drain("nobody").code(), Code::kNotFound);
   EXPECT_EQ(Drain("ps1").code(), Code::kInvalidArgument) << "two copies need two servers";
-  EXPECT_NE(Drain("ps0").message().find("hosts the coordinator"), std::string::npos);
+  const Status host = Drain("ps0");
+  EXPECT_EQ(host.code(), Code::kInvalidArgument);
+  EXPECT_NE(host.message().find("--state FOLDER"), std::string::npos) << "its record ends with it: " << host.message();
+}
+
+TEST_F(CoordinatorServers, ItsHostIsDrainedWhenSomebodyElseCanTakeOffice) {
+  lasting_record_ = true;
+  StartWith(3);
+  EXPECT_NE(Drain("ps0").message().find("no other server could take office"), std::string::npos);
+  // Another one says hello again, and that it keeps the record.
+  Hello hello = HelloOf(servers_[1], "tcp://ps1");
+  hello.may_coordinate = true;
+  Deliver(servers_[1].peer, hello);
+  EXPECT_TRUE(Drain("ps0").ok()) << Drain("ps0").message();
+  for (int i = 0; i < 5; ++i) {
+    AnswerMoves();
+    Pass(job_.heartbeat(), {a_});
+  }
+  EXPECT_EQ(coordinator_->map()->Find(servers_[0].id), nullptr) << "it holds nothing";
+  EXPECT_EQ(ServerGot<Drained>(0).size(), 1u) << "the sign to leave office";
 }
 
 TEST_F(CoordinatorServers, AServerMayAskForItself) {

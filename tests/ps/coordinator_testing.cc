@@ -29,7 +29,9 @@ Hello CoordinatorTest::HelloOf(const Server& server, std::string address) {
 }
 
 void CoordinatorTest::Begin(std::optional<Configuration> found) {
-  coordinator_.emplace(now_, Coordinator::Options{kJob, job_, {next_id_++}, "tcp://ps0", std::move(found)});
+  Coordinator::Options options{kJob, job_, {next_id_++}, "tcp://ps0", std::move(found)};
+  options.lasting_record = lasting_record_;
+  coordinator_.emplace(now_, std::move(options));
   Pump();
 }
 

@@ -91,6 +91,7 @@ class CoordinatorTest : public testing::Test {
   std::optional<Coordinator> coordinator_;
   Mailbox mail_;  // to workers and strangers
   std::vector<Server> servers_;
+  bool lasting_record_ = false;
   bool record_answers_ = true;                     // the record store grants every change at once
   std::optional<Coordinator::Proposal> proposal_;  // not answered yet
   std::optional<Configuration> record_;

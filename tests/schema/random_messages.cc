@@ -52,6 +52,7 @@ void Fill(Random& r, Hello* m) {
   m->dataset_size = r.Below((uint64_t{1} << 56) + 1);
   m->version = {Number(r)};
   if (Coin(r)) m->lease = RandomLease(r);
+  m->may_coordinate = Coin(r);
 }
 void Fill(Random& r, Welcome* m) {
   m->job = RandomJob(r);

@@ -197,6 +197,7 @@ void AddOptions(CLI::App& app, Options* o) {
   app.add_option("--die-at", o->die_at, "SIGKILL itself in this step");
   app.add_flag("--announce", o->announce, "Print `begin STEP` when a step begins");
   app.add_flag("--trace", o->trace, "A line a step");
+  app.add_option("--keep-contributions", o->worker.keep_contributions, "Folder for all contributions");
   app.add_option("--dump", o->dump, "Write the final parameters to this file, raw float32");
 }
 

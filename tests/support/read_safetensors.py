@@ -1,5 +1,9 @@
 """Prints a safetensors file, `NAME DTYPE SHAPE VALUES` a line, sorted by name. Shares no code with Everstep.
 
+    read_safetensors.py FILE [--dump RAW NAME...]
+
+--dump writes the values of the named tensors to a file, one after the other, as they lie in memory.
+
 By the `safetensors` package where it is installed (with numpy), which is the judge; otherwise by the format's own
 description. The first line says which.
 """
@@ -54,7 +58,13 @@ def main():
     except ImportError:
         reader, label = by_description, "the format's description"
     print(f"# read by {label}")
-    for name, dtype, shape, values in reader(sys.argv[1]):
+    tensors = list(reader(sys.argv[1]))
+    if sys.argv[2:3] == ["--dump"]:
+        by_name = {name: struct.pack(f"<{len(values)}{FORMATS[dtype]}", *values) for name, dtype, _, values in tensors}
+        with open(sys.argv[3], "wb") as file:
+            for name in sys.argv[4:]:
+                file.write(by_name[name])
+    for name, dtype, shape, values in tensors:
         print(name, dtype, shape, values if len(values) <= 64 else f"{len(values)} values, sum {sum(values)!r}")
 
 
