@@ -25,7 +25,7 @@ void Coordinator::NewBallot(Time now, std::string why, std::optional<ShardMap> n
   moving_.reset();
   ++counters_.ballots;
   sealed_.reset();
-  staged_.clear();
+  if (!EVERSTEP_PLANTED("staged-at-any-ballot")) staged_.clear();
   Ballot ballot{ballot_.value + 1};
   if (options_.resume) ballot.value = std::max(ballot.value, options_.resume->above.value + 1);
   asked_ = {ballot_,
@@ -131,7 +131,9 @@ void Coordinator::MaybeDecide(Time now) {
   for (const Server& server : servers_) {
     if (!server.promise) continue;
     const auto& prepared = server.promise->prepared;
-    if (!prepared || prepared->id.step != newest || (common != nullptr && prepared->id != common->id)) {
+    if (!prepared && EVERSTEP_PLANTED("one-survivor-is-enough")) continue;
+    const bool other = common != nullptr && prepared && prepared->id != common->id;
+    if (!prepared || prepared->id.step != newest || (other && !EVERSTEP_PLANTED("any-record-counts"))) {
       all_prepared = false;
       break;
     }
@@ -140,7 +142,11 @@ void Coordinator::MaybeDecide(Time now) {
   }
   if (EVERSTEP_PLANTED("never-roll-forward")) all_prepared = false;
   if (all_prepared && common != nullptr) {
-    const Seal seal = *common;
+    Seal seal = *common;
+    if (EVERSTEP_PLANTED("rolled-forward-anew")) {
+      seal.id.ballot = ballot_;
+      seal.digest = SealDigest(seal);
+    }
     const double scale = ClipScale(seal.clip_norm, norms);
     if (restarted_) {
       for (const Contribution& c : seal.contributors) awaited_.insert(c.worker);
@@ -150,6 +156,15 @@ void Coordinator::MaybeDecide(Time now) {
     return Open(now);
   }
   // (c) Nobody can have seen a version made from what is in flight: the step is sealed anew from what is held.
+  if (EVERSTEP_PLANTED("drop-is-final")) {
+    for (const Server& server : servers_) {
+      if (!server.promise || !server.promise->prepared || server.promise->prepared->id.step != newest) continue;
+      for (const Contribution& c : server.promise->prepared->contributors) {
+        ledger_->Return(c.lease);
+        RefuseContribution(now, c, Code::kStale, "the seal that held it was dropped");
+      }
+    }
+  }
   Open(now);
 }
 

@@ -142,6 +142,10 @@ void Coordinator::RemoveServers(Time now, const std::set<ServerId>& gone, std::s
   }
   rebalance_ = true;
   NewBallot(now, names + " " + why + "; the copies of its chunks take over", WithoutServers(*map_, gone));
+  if (EVERSTEP_PLANTED("map-without-record")) {
+    proposal_.reset();
+    OnConfigured(now, Status::Ok());
+  }
 }
 
 // The new map is in force: who is in it no more.

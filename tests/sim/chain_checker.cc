@@ -82,6 +82,7 @@ bool ChainChecker::CheckContributor(const Seal& seal, const Contribution& c) {
   }
   if (!Check(chain_[c.base.value].digest == c.base_digest, "P6", who + " was computed on another history"))
     return false;
+  if (!Check(!voided_.contains(KeyOf(c)), "P1", who + " was declared void before")) return false;
   made.used_in = step;
   return true;
 }

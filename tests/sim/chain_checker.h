@@ -27,6 +27,8 @@ class ChainChecker {
 
   // ---- What happens ----
   void Made(const Contribution& contribution, Chunks chunks, bool poisoned);
+  // Its worker was told that it is in no step.
+  void Voided(const Contribution& c) { voided_.insert(KeyOf(c)); }
   void SawSeal(const Seal& seal) { seals_.emplace(seal.digest, seal); }
   void SawPrepared(Incarnation server, Digest digest) { prepared_[digest].insert(server); }
   // This map is in the record from now on.
@@ -92,6 +94,7 @@ class ChainChecker {
   Reference reference_;
   std::map<Key, MadeContribution> made_;
   std::map<Version, std::vector<Key>> made_on_;
+  std::set<Key> voided_;
   std::map<Digest, Seal> seals_;
   std::map<Digest, std::set<Incarnation>> prepared_;
   std::map<Ballot, std::set<Incarnation>> maps_;

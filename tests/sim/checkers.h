@@ -51,6 +51,11 @@ class Checkers : public Tap {
       promises_.Promised(from, envelope.ballot);
       if (m->prepared) chain_.SawPrepared(m->incarnation, m->prepared->digest);
     }
+    if (const auto* m = std::get_if<PushRefused>(&envelope.body)) {
+      // By a coordinator, for good. (A lease that is void may be so at this ballot only.)
+      const bool final = m->code == Code::kStale || m->code == Code::kNonFinite;
+      if (final && members_.Coordinates(from)) chain_.Voided(m->contribution);
+    }
     members_.OnSent(from, to, envelope);
   }
   void OnDelivered(Node& from, Node& to, const Envelope& envelope) override {

@@ -11,7 +11,9 @@ constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
 }  // namespace
 
 void ServerNode::OnStart() {
-  core_.emplace(Replica::Options{{world_.random().Next() | 1}, name(), name()});
+  Incarnation incarnation{world_.random().Next() | 1};
+  if (EVERSTEP_PLANTED("restart-unnoticed")) incarnation = {std::hash<std::string>()(name()) | 1};
+  core_.emplace(Replica::Options{incarnation, name(), name()});
   math_.reset();
   coordinator_ = {};
   backoff_ = Duration{0};
