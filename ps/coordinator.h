@@ -285,6 +285,7 @@ class Coordinator {
   void Handle(Time now, PeerId from, const Promised& m, Ballot ballot);
   void MaybeDecide(Time now);
   void Open(Time now);
+  void TakeInLate(Time now);
   void Settle(Time now);
   void AdoptClaim(Member& member);
   void MaybeSettle(Time now);

@@ -37,11 +37,6 @@ void Coordinator::NewBallot(Time now, std::string why, std::optional<ShardMap> n
   // Work given ahead assumed that the dropped seal would commit. It is taken back softly: nobody is told (rule R14).
   if (ledger_) ledger_->DropPreview();
   for (Member* member : members_.All()) ReturnWork(&member->next);
-  // What came too late for that seal may be in time for the next one.
-  for (Member* member : members_.All()) {
-    if (member->late && !member->work && ledger_->Adopt(member->late->lease).ok()) member->work = member->late;
-    member->late.reset();
-  }
   Note(now, "ballot", ToString(ballot), std::move(why));
 }
 
@@ -199,6 +194,7 @@ void Coordinator::Open(Time now) {
     if (!whole) ledger_->Return(it->second);
     it = whole ? std::next(it) : departed_.erase(it);
   }
+  TakeInLate(now);
   if (restarted_ && version_.value > 0) {
     if (settle_at_ == Time::Never()) settle_at_ = now + options_.spec.lease();
   } else {
@@ -207,6 +203,20 @@ void Coordinator::Open(Time now) {
   SendToMembers(MapUpdate{*map_});
   MaybeSettle(now);
   Advance(now);
+}
+
+// Who was too late for the seal that was dropped may be in time for the next one: with what is whole by now, or else
+// with new work, for the worker has been told to go on to the next version and waits for that.
+void Coordinator::TakeInLate(Time now) {
+  for (Member* member : members_.All()) {
+    const std::optional<Work> late = std::exchange(member->late, {});
+    if (!late || member->work || late->version != version_) continue;
+    if (IsWhole(member->id, late->lease.id) && ledger_->Adopt(late->lease).ok()) {
+      member->work = late;
+    } else if (!paused_) {
+      GrantTo(now, *member, SamplesEach(), false);
+    }
+  }
 }
 
 // Everybody of whom it is known that they were members is back: there is nobody to wait for.

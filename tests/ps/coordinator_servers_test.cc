@@ -292,6 +292,37 @@ TEST_F(CoordinatorServers, ANewCoordinatorGoesOnAsSoonAsTheContributorsAreBack) 
   EXPECT_EQ(version(), 2u) << "without waiting for a lease's time";
 }
 
+// The seal went out without a straggler, which was told to go on to the next version; then the seal is dropped.
+TEST_F(CoordinatorServers, AStragglerOfADroppedSealGetsWorkForItsStepAgain) {
+  job_.quorum = 0.5;
+  job_.grace = std::chrono::milliseconds(10);
+  ASSERT_NO_FATAL_FAILURE(Start(3, {"a", "b"}));
+  const Member* a = coordinator_->members().FindByName("a");
+  const Member* b = coordinator_->members().FindByName("b");
+  const Worker fast{a->id, a->peer, "a"};
+  const Worker slow{b->id, b->peer, "b"};
+  const auto grant = TakeGrant(fast);
+  const auto late = TakeGrant(slow);
+  ASSERT_TRUE(grant && late);
+  for (Server& server : servers_) server.prepares = false;
+  StageAll(fast, *grant);
+  now_ = now_ + std::chrono::milliseconds(20);
+  Tick();
+  ASSERT_EQ(state(), State::kSealed);
+  const auto ahead = TakeGrant(slow);
+  ASSERT_TRUE(ahead);
+  EXPECT_EQ(ahead->version, Version{2});
+  (void)TakeGrant(fast);
+  Close(servers_[2].peer);
+  now_ = now_ + std::chrono::milliseconds(60);
+  Tick();
+  const auto again = TakeGrant(slow);
+  ASSERT_TRUE(again) << "it would wait for version 2, and step 1 for it";
+  EXPECT_EQ(again->version, Version{1});
+  EXPECT_GT(again->number, ahead->number);
+  EXPECT_NE(again->lease.id, late->lease.id) << "what it made of the first one is not mixed with the second";
+}
+
 // A restarted coordinator found an older contribution of a worker whole and counted on it. A server is lost with a part
 // of it; the worker has gone on since and cannot push it again.
 TEST_F(CoordinatorServers, WhatWasFoundIsNotWaitedForWhenItIsWholeNoMoreAndItsWorkerWentOn) {
