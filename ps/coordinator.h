@@ -275,6 +275,7 @@ class Coordinator {
   void SendMove();
   void EndMove(Time now);
   void CancelMove(Time now, Duration rest);
+  void CancelMoveTo(Time now, ServerId id);
   void ExpireMove(Time now);
   void Handle(Time now, PeerId from, const Copied& m);
 

@@ -104,6 +104,12 @@ void Coordinator::CancelMove(Time now, Duration rest) {
   no_move_before_ = now + rest;
 }
 
+// A server that goes, and holds nothing yet, must not be in the next map: also when its copies are made and only those
+// of others are waited for. Nobody would take it out again.
+void Coordinator::CancelMoveTo(Time now, ServerId id) {
+  if (moving_ && moving_->plan.next.Find(id) != nullptr) CancelMove(now, options_.spec.retransmit());
+}
+
 // Whoever cannot be copied to must not hold up the steps for ever.
 void Coordinator::ExpireMove(Time now) {
   const JobSpec& job = options_.spec;

@@ -87,7 +87,7 @@ void Coordinator::ServerDown(Time now, Server& server) {
 
 // A server that holds nothing is gone: whoever comes back is welcome as a new one.
 void Coordinator::ForgetIdle(Time now, ServerId id) {
-  if (moving_ && moving_->waiting.contains(id)) CancelMove(now, options_.spec.retransmit());
+  CancelMoveTo(now, id);
   std::erase_if(servers_, [&](const Server& s) { return s.id == id; });
 }
 
@@ -235,7 +235,7 @@ Status Coordinator::DrainServer(Time now, Server* server, const ControlRequest& 
   rebalance_ = true;
   next_move_at_ = now;
   if (!Holds(*server) || state_ == State::kFinished) {
-    if (moving_ && moving_->waiting.contains(server->id)) CancelMove(now, options_.spec.retransmit());
+    CancelMoveTo(now, server->id);
     Note(now, "server-drained", server->name);
     Send(server->peer, Drained{});
   }

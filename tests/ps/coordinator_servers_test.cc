@@ -213,6 +213,34 @@ TEST_F(CoordinatorServers, AReceiverThatDiesHoldsNobodyUp) {
   RunStep();
 }
 
+// Its copies are made, those of another receiver are not: it must not come into the map.
+TEST_F(CoordinatorServers, AReceiverThatDiesWhileOthersAreWaitedForIsInNoMap) {
+  StartWith(2);
+  const auto grant = TakeGrant(a_);
+  for (Server& server : servers_) server.prepares = false;
+  StageAll(a_, *grant);
+  JoinServer();
+  JoinServer();
+  ASSERT_EQ(state(), State::kSealed);
+  for (Server& server : servers_) server.prepares = true;
+  Pass(job_.retransmit() * 2, {a_});
+  ASSERT_EQ(state(), State::kMoving);
+  ASSERT_FALSE(ServerGot<ReceiveChunks>(3).empty());
+  const std::vector<ReceiveChunks> receive = ServerGot<ReceiveChunks>(2);
+  ASSERT_FALSE(receive.empty());
+  const Server dead = servers_[2];
+  Deliver(dead.peer, Copied{dead.id, dead.life, coordinator_->ballot(), receive[0].version, receive[0].chunks});
+  ASSERT_EQ(state(), State::kMoving) << "the other one's copies are not made";
+  Close(dead.peer);
+  servers_.erase(servers_.begin() + 2);
+  EXPECT_EQ(state(), State::kOpen);
+  Pass(job_.lease() * 2, {a_});
+  AnswerMoves();
+  EXPECT_EQ(state(), State::kOpen);
+  EXPECT_EQ(coordinator_->map()->Find(dead.id), nullptr);
+  EXPECT_NE(coordinator_->map()->Find(servers_[2].id), nullptr);
+}
+
 TEST_F(CoordinatorServers, AReceiverThatNeverAnswersHoldsThemUpForTheTimeoutAtMost) {
   StartWith(2);
   JoinServer();
