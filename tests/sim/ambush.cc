@@ -232,6 +232,7 @@ void Ambusher::KillReceiver(Node& from, const Body& body) {
   const Duration soon(random_.Between(0, cluster_.scenario().record_latency.count() * 2));
   world_.After(world_.network().latency + soon, [this, receiver, life = receiver->life()] {
     if (!receiver->running() || receiver->life() != life || cluster_.InMap(*receiver)) return;
+    if (!faults_.ServersCalm()) return;  // the map that is being written may rely on it alone by now
     faults_.Count("receivers killed");
     faults_.KillServer(*receiver, false);
   });

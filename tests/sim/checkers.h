@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/sim/chain_checker.h"
+#include "tests/sim/disk_checker.h"
 #include "tests/sim/member_checker.h"
 
 namespace everstep::sim {
@@ -34,11 +35,12 @@ class PromiseChecker {
 class Checkers : public Tap {
  public:
   Checkers(World& world, const Scenario& scenario)
-      : chain_(world, scenario), members_(world, scenario, chain_), promises_(world) {}
+      : chain_(world, scenario), members_(world, scenario, chain_), promises_(world), disk_(world, chain_) {}
 
   ChainChecker& chain() { return chain_; }
   const ChainChecker& chain() const { return chain_; }
   MemberChecker& members() { return members_; }
+  DiskChecker& disk() { return disk_; }
 
   void OnSent(Node& from, Node* to, const Envelope& envelope) override {
     if (from.Stranger()) return;
@@ -66,6 +68,7 @@ class Checkers : public Tap {
   ChainChecker chain_;
   MemberChecker members_;
   PromiseChecker promises_;
+  DiskChecker disk_;
 };
 
 }  // namespace everstep::sim

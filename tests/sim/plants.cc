@@ -66,6 +66,12 @@ constexpr Plant kPlants[] = {
     {"collapse-degraded", "T13", "P1", Ambush::kNone,
      "one message seals and commits as soon as some chunk has a single copy"},
     {"add-mid-step", "T14", "P2", Ambush::kLateCommit, "a server is filled while a commit is not confirmed by all"},
+    {"file-not-synced", "", "P2", kAny, "a checkpoint's file gets its name before its contents are durable", true},
+    {"folder-not-synced", "", "P2", kAny, "the names of a checkpoint's files are not made durable", true},
+    {"believe-manifests", "", "P2", kAny, "a manifest is believed without a look at the files", true},
+    {"resume-without-ledger", "", "P4", kAny, "a job that resumes forgets which samples are consumed", true},
+    {"resume-without-state", "", "P1", kAny, "a job that resumes forgets the optimizer's state", true},
+    {"save-what-is-here", "", "P2", kAny, "a server saves the version it has, whichever was asked for", true},
     {"equal-weights", "", "P5", kAny, "contributions count the same, however many samples they are made of"},
 };
 
