@@ -280,6 +280,7 @@ class Coordinator {
   void SendMove();
   void EndMove(Time now);
   void CancelMove(Time now, Duration rest);
+  void CancelMoveTo(Time now, ServerId id);
   void ExpireMove(Time now);
   void Handle(Time now, PeerId from, const Copied& m);
 
@@ -290,6 +291,7 @@ class Coordinator {
   void Handle(Time now, PeerId from, const Promised& m, Ballot ballot);
   void MaybeDecide(Time now);
   void Open(Time now);
+  void TakeInLate(Time now);
   void Settle(Time now);
   void AdoptClaim(Member& member);
   void MaybeSettle(Time now);

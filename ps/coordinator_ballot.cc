@@ -25,7 +25,7 @@ void Coordinator::NewBallot(Time now, std::string why, std::optional<ShardMap> n
   moving_.reset();
   ++counters_.ballots;
   sealed_.reset();
-  staged_.clear();
+  if (!EVERSTEP_PLANTED("staged-at-any-ballot")) staged_.clear();
   Ballot ballot{ballot_.value + 1};
   if (options_.resume) ballot.value = std::max(ballot.value, options_.resume->above.value + 1);
   asked_ = {ballot_,
@@ -37,11 +37,6 @@ void Coordinator::NewBallot(Time now, std::string why, std::optional<ShardMap> n
   // Work given ahead assumed that the dropped seal would commit. It is taken back softly: nobody is told (rule R14).
   if (ledger_) ledger_->DropPreview();
   for (Member* member : members_.All()) ReturnWork(&member->next);
-  // What came too late for that seal may be in time for the next one.
-  for (Member* member : members_.All()) {
-    if (member->late && !member->work && ledger_->Adopt(member->late->lease).ok()) member->work = member->late;
-    member->late.reset();
-  }
   Note(now, "ballot", ToString(ballot), std::move(why));
 }
 
@@ -131,7 +126,9 @@ void Coordinator::MaybeDecide(Time now) {
   for (const Server& server : servers_) {
     if (!server.promise) continue;
     const auto& prepared = server.promise->prepared;
-    if (!prepared || prepared->id.step != newest || (common != nullptr && prepared->id != common->id)) {
+    if (!prepared && EVERSTEP_PLANTED("one-survivor-is-enough")) continue;
+    const bool other = common != nullptr && prepared && prepared->id != common->id;
+    if (!prepared || prepared->id.step != newest || (other && !EVERSTEP_PLANTED("any-record-counts"))) {
       all_prepared = false;
       break;
     }
@@ -140,7 +137,11 @@ void Coordinator::MaybeDecide(Time now) {
   }
   if (EVERSTEP_PLANTED("never-roll-forward")) all_prepared = false;
   if (all_prepared && common != nullptr) {
-    const Seal seal = *common;
+    Seal seal = *common;
+    if (EVERSTEP_PLANTED("rolled-forward-anew")) {
+      seal.id.ballot = ballot_;
+      seal.digest = SealDigest(seal);
+    }
     const double scale = ClipScale(seal.clip_norm, norms);
     if (restarted_) {
       for (const Contribution& c : seal.contributors) awaited_.insert(c.worker);
@@ -150,6 +151,15 @@ void Coordinator::MaybeDecide(Time now) {
     return Open(now);
   }
   // (c) Nobody can have seen a version made from what is in flight: the step is sealed anew from what is held.
+  if (EVERSTEP_PLANTED("drop-is-final")) {
+    for (const Server& server : servers_) {
+      if (!server.promise || !server.promise->prepared || server.promise->prepared->id.step != newest) continue;
+      for (const Contribution& c : server.promise->prepared->contributors) {
+        ledger_->Return(c.lease);
+        RefuseContribution(now, c, Code::kStale, "the seal that held it was dropped");
+      }
+    }
+  }
   Open(now);
 }
 
@@ -184,6 +194,7 @@ void Coordinator::Open(Time now) {
     if (!whole) ledger_->Return(it->second);
     it = whole ? std::next(it) : departed_.erase(it);
   }
+  TakeInLate(now);
   if (restarted_ && version_.value > 0) {
     if (settle_at_ == Time::Never()) settle_at_ = now + options_.spec.lease();
   } else {
@@ -192,6 +203,20 @@ void Coordinator::Open(Time now) {
   SendToMembers(MapUpdate{*map_});
   MaybeSettle(now);
   Advance(now);
+}
+
+// Who was too late for the seal that was dropped may be in time for the next one: with what is whole by now, or else
+// with new work, for the worker has been told to go on to the next version and waits for that.
+void Coordinator::TakeInLate(Time now) {
+  for (Member* member : members_.All()) {
+    const std::optional<Work> late = std::exchange(member->late, {});
+    if (!late || member->work || late->version != version_) continue;
+    if (IsWhole(member->id, late->lease.id) && ledger_->Adopt(late->lease).ok()) {
+      member->work = late;
+    } else if (!paused_) {
+      GrantTo(now, *member, SamplesEach(), false);
+    }
+  }
 }
 
 // Everybody of whom it is known that they were members is back: there is nobody to wait for.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/plant.h"
 #include "checkpoint/manifest.h"
 #include "ps/coordinator.h"
 
@@ -27,7 +28,7 @@ void Coordinator::BeginResume() {
   dataset_size_ = resume.dataset_size;
   layout_ = ChunkLayout::Make(*parameters_, options_.spec.chunk_bytes);
   ledger_.emplace(dataset_size_, options_.spec.epochs);
-  ledger_->Restore(resume.from.seal.ledger_after);
+  if (!EVERSTEP_PLANTED("resume-without-ledger")) ledger_->Restore(resume.from.seal.ledger_after);
   version_ = Next(resume.from.seal.id.step);
   digest_ = resume.from.seal.digest;
   restore_ = resume.from;

@@ -88,7 +88,7 @@ void Coordinator::ServerDown(Time now, Server& server) {
 
 // A server that holds nothing is gone: whoever comes back is welcome as a new one.
 void Coordinator::ForgetIdle(Time now, ServerId id) {
-  if (moving_ && moving_->waiting.contains(id)) CancelMove(now, options_.spec.retransmit());
+  CancelMoveTo(now, id);
   std::erase_if(servers_, [&](const Server& s) { return s.id == id; });
 }
 
@@ -124,6 +124,8 @@ void Coordinator::ExpireServers(Time now) {
   }
   if (!dead.empty() && WithoutServers(*map_, absent)) return RemoveServers(now, dead, "lost");
   if (state_ == State::kFinished) return;
+  // It has asked already, and is still in office; who lost it while it stood still has time to find it.
+  if (now < found_by_ && state_ == State::kRecovering) return;
   if (const Server* lost = LostServer(now); lost != nullptr) {
     // Only who holds the record may end the job for everybody; changing it finds out.
     giving_up_ = true;
@@ -143,6 +145,10 @@ void Coordinator::RemoveServers(Time now, const std::set<ServerId>& gone, std::s
   }
   rebalance_ = true;
   NewBallot(now, names + " " + why + "; the copies of its chunks take over", WithoutServers(*map_, gone));
+  if (EVERSTEP_PLANTED("map-without-record")) {
+    proposal_.reset();
+    OnConfigured(now, Status::Ok());
+  }
 }
 
 // The new map is in force: who is in it no more.
@@ -165,14 +171,12 @@ void Coordinator::ForgetServers(Time now, const ShardMap& before) {
 
 // A server that is only silent may be frozen and come back: without a copy of its chunks there is nothing better than
 // to wait for it, as long as anybody waits for anything. One whose link is closed and that does not come back within a
-// lease is gone, and its chunks with it. After the coordinator's own death, or when it stood still for so long that the
-// servers look for another, everybody must first find it.
+// lease is gone, and its chunks with it. After the coordinator's own death everybody must first find the new one.
 const Coordinator::Server* Coordinator::LostServer(Time now) const {
   for (const Server& server : servers_) {
     if (!InMap(server)) continue;
     const bool linked = server.peer != PeerId{};
-    const bool found = !restarted_ && now >= found_by_;
-    const Duration patience = linked || !found ? options_.spec.timeout : options_.spec.lease();
+    const Duration patience = linked || restarted_ ? options_.spec.timeout : options_.spec.lease();
     if (now - (linked ? server.last_seen : server.down_since) > patience) return &server;
   }
   return nullptr;
@@ -182,6 +186,8 @@ void Coordinator::GiveUp(Time now) {
   giving_up_ = false;
   const Server* lost = LostServer(now);
   if (lost == nullptr) return;  // it came back meanwhile
+  // This process itself stood still: the servers look for another coordinator, and find the way back to it.
+  if (now < found_by_) return;
   Fail(now, {Code::kFailed, "server " + lost->name + " at " + lost->address +
                                 " is gone, and no server that is left has a copy of its part of the parameters; step " +
                                 ToString(version_) + " was the last committed version"});
@@ -232,7 +238,7 @@ Status Coordinator::DrainServer(Time now, Server* server, const ControlRequest& 
   rebalance_ = true;
   next_move_at_ = now;
   if (!Holds(*server) || state_ == State::kFinished) {
-    if (moving_ && moving_->waiting.contains(server->id)) CancelMove(now, options_.spec.retransmit());
+    CancelMoveTo(now, server->id);
     Note(now, "server-drained", server->name);
     Send(server->peer, Drained{});
   }

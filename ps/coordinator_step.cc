@@ -136,7 +136,8 @@ void Coordinator::ReturnWork(std::optional<Work>* work) {
 void Coordinator::Handle(Time now, PeerId from, const Staged& m, Ballot ballot) {
   const Server* server = FindServerByPeer(from);
   // Rule R7: a contribution counts only as announced at this ballot.
-  if (server == nullptr || server->id != m.server || ballot != ballot_ || !InMap(*server)) return;
+  if (server == nullptr || server->id != m.server || !InMap(*server)) return;
+  if (ballot != ballot_ && !EVERSTEP_PLANTED("staged-at-any-ballot")) return;
   if (state_ == State::kOpen || state_ == State::kSealed || state_ == State::kMoving)
     Stage(now, m.server, m.contribution);
 }
@@ -241,7 +242,10 @@ void Coordinator::SealWith(Time now, std::vector<Contribution> contributors) {
   seal.contributors = std::move(contributors);
   seal.digest = SealDigest(seal);
   // Only while a single server holds everything do the phases collapse: the flip is local.
-  sealed_ = Sealed{seal, map_->single(), now, {}, {}};
+  const bool degraded = std::any_of(map_->replicas.begin(), map_->replicas.end(),
+                                    [](const auto& holders) { return holders.size() == 1; });
+  const bool collapsed = map_->single() || (degraded && EVERSTEP_PLANTED("collapse-degraded"));
+  sealed_ = Sealed{seal, collapsed, now, {}, {}};
   state_ = State::kSealed;
   SendToReplicas(SealStep{seal, sealed_->collapsed});
   next_retransmit_ = now + job.retransmit();

@@ -55,7 +55,7 @@ void Replica::OnTick(Time now) {
   AskForChunks(now);
   // A lost Staged would leave the step waiting for a contribution that is here (rule R18).
   for (const auto& [key, slot] : slots_) {
-    if (Whole(slot)) Announce(slot);
+    if (Whole(slot) && !EVERSTEP_PLANTED("slots-announced-once")) Announce(slot);
   }
   next_tick_ = now + job_->heartbeat();
 }
@@ -212,7 +212,7 @@ void Replica::AnswerPromise(PeerId to) {
     answer.norms = NormsOf(*prepared_);
   }
   for (const auto& [key, slot] : slots_) {
-    if (Whole(slot)) answer.held.push_back(slot.contribution);
+    if (Whole(slot) && !EVERSTEP_PLANTED("slots-announced-once")) answer.held.push_back(slot.contribution);
   }
   Send(to, std::move(answer));
 }

@@ -84,6 +84,10 @@ void Replica::AskFor(Time now, const ReceiveChunks& part) {
 }
 
 void Replica::Handle(const History& m) {
+  if (move_ && newcomer_ && EVERSTEP_PLANTED("add-mid-step")) {
+    move_->version = m.version;
+    move_->digest = m.digest;
+  }
   if (!move_ || m.version != move_->version || m.digest != move_->digest) return;
   move_->history = m;
   MaybeCopied();
@@ -123,7 +127,8 @@ void Replica::MaybeCopied() {
 // ---- The source ----
 
 void Replica::Handle(PeerId from, const WantChunks& m) {
-  if (!map_ || applying_ || m.ballot != promised_ || m.version != version_ || m.digest != digest_) return;
+  if (!map_ || applying_ || m.ballot != promised_) return;
+  if ((m.version != version_ || m.digest != digest_) && !EVERSTEP_PLANTED("add-mid-step")) return;
   History history{version_, digest_, applied_, applied_scale_, {}, {}};
   for (const auto& [version, digest] : history_) history.versions.push_back({version, digest});
   for (const SlotKey& key : done_) {

@@ -63,17 +63,26 @@ void Session::Handle(Time now, const Envelope& envelope, const Welcome& m) {
   job_uid_ = envelope.job;
   job_ = m.job;
   join_version_ = m.version;
-  // The servers went back to a checkpoint: what a life before this one held is a version of no history any more.
-  if (!ready_ && m.version < held_) {
-    held_ = pulling_ = {};
-    held_digest_ = {};
-    arrived_.clear();
-    incoming_.clear();
-    fresh_ = false;
-  }
+  // What was under way from servers that lost their memory is of no version that they have now.
+  const bool ahead = std::any_of(incoming_.begin(), incoming_.end(),
+                                 [&](const auto& entry) { return entry.second.version > m.version; });
+  if (!ready_ && (m.version < held_ || m.version < pulling_ || ahead)) ForgetModel(m.version < held_);
   next_heartbeat_ = now;
   if (m.map) AdoptMap(now, *m.map);
   if (ready_) SendReady();  // this coordinator may be another one
+}
+
+// What is being pulled, and what is held if that is of no use either.
+void Session::ForgetModel(bool all) {
+  incoming_.clear();
+  exact_ = false;
+  if (all) {
+    held_ = {};
+    held_digest_ = {};
+    arrived_.clear();
+    fresh_ = false;
+  }
+  pulling_ = held_;
 }
 
 void Session::Handle(Time, const Refused& m) {
@@ -144,12 +153,14 @@ void Session::Handle(Time now, const Fenced& m) {
   Rejoin(now, m.message);
 }
 
-// This life is over for the others; a new one begins. What it held in flight is void, what it knows stays useful.
+// This life is over for the others; a new one begins. What it held in flight is void. So is the version it holds: the
+// servers may have gone back to a checkpoint, and then another one has that number.
 void Session::Rejoin(Time now, std::string why) {
   log::Warning("excluded (" + why + "); joining again");
   ++stats_.lives;
   id_ = {random_.Next() | 1};
   DropContribution();
+  ForgetModel(true);
   grant_.reset();
   used_grant_ = 0;
   voided_ = {};
@@ -225,6 +236,9 @@ void Session::Handle(Time, const PushRefused& m) {
     ++stats_.nonfinite;
     log::Warning("contribution refused: " + m.message);
   }
+  // The server is at this very version and says that it is another: of a history that was lost with the servers'
+  // memory.
+  if (m.code == Code::kStale && m.version == m.contribution.base && held_ == m.version) ForgetModel(true);
   const LeaseId lease = flight_->contribution.lease.id;
   const bool newer = grant_ && grant_->number > used_grant_;
   ++stats_.dropped;

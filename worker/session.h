@@ -163,6 +163,7 @@ class Session {
   void PullAll(Time now);
   void CheckArrival(Time now);
   void DropContribution();
+  void ForgetModel(bool all);
   void SendChunk(ChunkId chunk);
   void TryLeave(Time now);
   void Fail(Status why);

@@ -213,6 +213,34 @@ TEST_F(CoordinatorServers, AReceiverThatDiesHoldsNobodyUp) {
   RunStep();
 }
 
+// Its copies are made, those of another receiver are not: it must not come into the map.
+TEST_F(CoordinatorServers, AReceiverThatDiesWhileOthersAreWaitedForIsInNoMap) {
+  StartWith(2);
+  const auto grant = TakeGrant(a_);
+  for (Server& server : servers_) server.prepares = false;
+  StageAll(a_, *grant);
+  JoinServer();
+  JoinServer();
+  ASSERT_EQ(state(), State::kSealed);
+  for (Server& server : servers_) server.prepares = true;
+  Pass(job_.retransmit() * 2, {a_});
+  ASSERT_EQ(state(), State::kMoving);
+  ASSERT_FALSE(ServerGot<ReceiveChunks>(3).empty());
+  const std::vector<ReceiveChunks> receive = ServerGot<ReceiveChunks>(2);
+  ASSERT_FALSE(receive.empty());
+  const Server dead = servers_[2];
+  Deliver(dead.peer, Copied{dead.id, dead.life, coordinator_->ballot(), receive[0].version, receive[0].chunks});
+  ASSERT_EQ(state(), State::kMoving) << "the other one's copies are not made";
+  Close(dead.peer);
+  servers_.erase(servers_.begin() + 2);
+  EXPECT_EQ(state(), State::kOpen);
+  Pass(job_.lease() * 2, {a_});
+  AnswerMoves();
+  EXPECT_EQ(state(), State::kOpen);
+  EXPECT_EQ(coordinator_->map()->Find(dead.id), nullptr);
+  EXPECT_NE(coordinator_->map()->Find(servers_[2].id), nullptr);
+}
+
 TEST_F(CoordinatorServers, AReceiverThatNeverAnswersHoldsThemUpForTheTimeoutAtMost) {
   StartWith(2);
   JoinServer();
@@ -309,6 +337,37 @@ TEST_F(CoordinatorServers, ANewCoordinatorGoesOnAsSoonAsTheContributorsAreBack) 
   EXPECT_FALSE(TakeGrant(a_)) << "it has its work";
   StageAll(a_, *grant);
   EXPECT_EQ(version(), 2u) << "without waiting for a lease's time";
+}
+
+// The seal went out without a straggler, which was told to go on to the next version; then the seal is dropped.
+TEST_F(CoordinatorServers, AStragglerOfADroppedSealGetsWorkForItsStepAgain) {
+  job_.quorum = 0.5;
+  job_.grace = std::chrono::milliseconds(10);
+  ASSERT_NO_FATAL_FAILURE(Start(3, {"a", "b"}));
+  const Member* a = coordinator_->members().FindByName("a");
+  const Member* b = coordinator_->members().FindByName("b");
+  const Worker fast{a->id, a->peer, "a"};
+  const Worker slow{b->id, b->peer, "b"};
+  const auto grant = TakeGrant(fast);
+  const auto late = TakeGrant(slow);
+  ASSERT_TRUE(grant && late);
+  for (Server& server : servers_) server.prepares = false;
+  StageAll(fast, *grant);
+  now_ = now_ + std::chrono::milliseconds(20);
+  Tick();
+  ASSERT_EQ(state(), State::kSealed);
+  const auto ahead = TakeGrant(slow);
+  ASSERT_TRUE(ahead);
+  EXPECT_EQ(ahead->version, Version{2});
+  (void)TakeGrant(fast);
+  Close(servers_[2].peer);
+  now_ = now_ + std::chrono::milliseconds(60);
+  Tick();
+  const auto again = TakeGrant(slow);
+  ASSERT_TRUE(again) << "it would wait for version 2, and step 1 for it";
+  EXPECT_EQ(again->version, Version{1});
+  EXPECT_GT(again->number, ahead->number);
+  EXPECT_NE(again->lease.id, late->lease.id) << "what it made of the first one is not mixed with the second";
 }
 
 // A restarted coordinator found an older contribution of a worker whole and counted on it. A server is lost with a part

@@ -106,9 +106,19 @@ void Ambusher::TearSeal(Node& from, Node* to, const Body& body) {
   const int left = rounds_ - 1;
   seal_.reset();
   world_.After(Duration(random_.Between(0, 400'000)), [this] { faults_.KillCoordinator(); });
+  if (random_.Chance(0.4)) LoseWhoLacks(*victim_, 20);
   if (left == 0) Rest();
   rounds_ = left;
   (void)to;
+}
+
+// ... and when the next coordinator has dropped the seal, the server that did not have it dies: all that are left do.
+void Ambusher::LoseWhoLacks(ServerNode& server, int tries) {
+  world_.After(cluster_.job().lease() / 20, [this, &server, life = server.life(), tries] {
+    if (faults_.healed() || tries == 0 || !server.running() || server.life() != life) return;
+    if (!faults_.Steady()) return LoseWhoLacks(server, tries - 1);
+    if (cluster_.CanLose(server)) faults_.KillServer(server, false);
+  });
 }
 
 // The first server that publishes a version dies when somebody has read it; the others have not heard of the commit,
@@ -222,6 +232,7 @@ void Ambusher::KillReceiver(Node& from, const Body& body) {
   const Duration soon(random_.Between(0, cluster_.scenario().record_latency.count() * 2));
   world_.After(world_.network().latency + soon, [this, receiver, life = receiver->life()] {
     if (!receiver->running() || receiver->life() != life || cluster_.InMap(*receiver)) return;
+    if (!faults_.ServersCalm()) return;  // the map that is being written may rely on it alone by now
     faults_.Count("receivers killed");
     faults_.KillServer(*receiver, false);
   });

@@ -29,6 +29,7 @@ class Ambusher : public Tap {
   void HoldSums(ServerNode& server, bool towards, Time until);
 
   void TearSeal(Node& from, Node* to, const Body& body);
+  void LoseWhoLacks(ServerNode& server, int tries);
   void KillPublisher(Node& from, Node* to, const Body& body);
   void KillWorkerAndServer(Node& from, const Body& body);
   void RestartServer(const Body& body);

@@ -82,6 +82,7 @@ bool ChainChecker::CheckContributor(const Seal& seal, const Contribution& c) {
   }
   if (!Check(chain_[c.base.value].digest == c.base_digest, "P6", who + " was computed on another history"))
     return false;
+  if (!Check(!voided_.contains(KeyOf(c)), "P1", who + " was declared void before")) return false;
   made.used_in = step;
   return true;
 }
@@ -229,7 +230,11 @@ bool ChainChecker::Extend(const std::string& who, Ballot ballot, const Seal& sea
                           std::to_string(outcome.scale))) {
     return false;
   }
-  chain_.push_back({seal.digest, seal.id, std::move(outcome.parameters), {}});
+  chain_.push_back({seal.digest, seal.id, std::move(outcome.parameters), {}, {}, epoch_, {}});
+  if (scenario_.story == Story::kPowerCuts) {
+    chain_.back().reference = std::make_shared<Reference>(reference_);
+    chain_.back().consumed = consumed_;
+  }
   world_.Mix(seal.digest.value);
   world_.Trace(nullptr, [&] { return "==== version " + std::to_string(step + 1) + " is committed (" + who + ")"; });
   return true;
@@ -244,6 +249,21 @@ void ChainChecker::Recovered(const std::string& who, Ballot ballot, Version vers
         who + " recovered at version " + ToString(version) + ", but version " + ToString(this->version()) +
             " is committed");
   floors_.push_back({ballot, version});
+}
+
+void ChainChecker::GoBackTo(const std::string& who, Version version, const Seal& seal) {
+  if (!Check(version.value > 0 && version <= this->version() && chain_[version.value].digest == seal.digest, "P2",
+             who + " goes on from version " + ToString(version) + " of a history that never was"))
+    return;
+  world_.Trace(nullptr, [&] { return "==== the job goes back to version " + ToString(version); });
+  ++history_;
+  void_.insert(void_.end(), chain_.begin() + static_cast<long>(version.value) + 1, chain_.end());
+  chain_.resize(version.value + 1);
+  reference_.Restore(*chain_.back().reference);
+  epoch_ = chain_.back().epoch;
+  consumed_ = chain_.back().consumed;
+  // Nobody who decided anything of what is lost is left; the versions are made anew.
+  floors_.clear();
 }
 
 void ChainChecker::Configured(const ShardMap& map) {
@@ -304,7 +324,13 @@ void ChainChecker::CheckSlots(const std::string& who, Version version, size_t sl
         who + " keeps " + std::to_string(slots) + " contributions; only " + std::to_string(open) + " can still count");
 }
 
-void ChainChecker::Read(const std::string& who, Version version, const Chunks& parameters) {
+void ChainChecker::Read(const std::string& who, Version version, const Chunks& parameters, uint64_t history) {
+  const auto is = [&](const Link& link) {
+    return parameters.size() == link.parameters.size() &&
+           std::all_of(parameters.begin(), parameters.end(),
+                       [&](const auto& chunk) { return SameBits(chunk.second, link.parameters.at(chunk.first)); });
+  };
+  if (history < history_ && std::any_of(void_.begin(), void_.end(), is)) return;
   if (!Check(version <= this->version(), "P10",
              who + " reads version " + ToString(version) + ", which is not committed"))
     return;

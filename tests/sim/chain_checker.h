@@ -27,6 +27,8 @@ class ChainChecker {
 
   // ---- What happens ----
   void Made(const Contribution& contribution, Chunks chunks, bool poisoned);
+  // Its worker was told that it is in no step.
+  void Voided(const Contribution& c) { voided_.insert(KeyOf(c)); }
   void SawSeal(const Seal& seal) { seals_.emplace(seal.digest, seal); }
   void SawPrepared(Incarnation server, Digest digest) { prepared_[digest].insert(server); }
   // This map is in the record from now on.
@@ -37,8 +39,12 @@ class ChainChecker {
   void Recovered(const std::string& who, Ballot ballot, Version version);
   void Published(const std::string& who, Incarnation server, Version version, Digest digest, const Chunks& chunks,
                  size_t slots);
+  // All servers lost their memory at once; the job goes on from this version, made by this seal.
+  void GoBackTo(const std::string& who, Version version, const Seal& seal);
   // A worker computes on, or ends with, these parameters.
-  void Read(const std::string& who, Version version, const Chunks& parameters);
+  // `history` is the one in which its life began: until it is told, it may work on what power cuts have made void.
+  void Read(const std::string& who, Version version, const Chunks& parameters, uint64_t history);
+  uint64_t history() const { return history_; }  // so often the job has gone back
   void AtEnd(Version version);
 
   // ---- What is known ----
@@ -69,6 +75,10 @@ class ChainChecker {
     SealId made_by;
     Chunks parameters;
     std::set<ServerId> published;
+    // As they are after this version, where the job may have to go back to it.
+    std::shared_ptr<const Reference> reference;
+    uint64_t epoch = 0;
+    std::vector<bool> consumed;
   };
   struct Floor {
     Ballot ballot;
@@ -92,10 +102,13 @@ class ChainChecker {
   Reference reference_;
   std::map<Key, MadeContribution> made_;
   std::map<Version, std::vector<Key>> made_on_;
+  std::set<Key> voided_;
   std::map<Digest, Seal> seals_;
   std::map<Digest, std::set<Incarnation>> prepared_;
   std::map<Ballot, std::set<Incarnation>> maps_;
   std::vector<Link> chain_;  // by version
+  std::vector<Link> void_;   // were committed and lost with the servers' memory
+  uint64_t history_ = 0;
   std::vector<Floor> floors_;
   std::map<Incarnation, Version> newest_;
   uint64_t epoch_ = 0;

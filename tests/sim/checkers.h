@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/sim/chain_checker.h"
+#include "tests/sim/disk_checker.h"
 #include "tests/sim/member_checker.h"
 
 namespace everstep::sim {
@@ -34,11 +35,12 @@ class PromiseChecker {
 class Checkers : public Tap {
  public:
   Checkers(World& world, const Scenario& scenario)
-      : chain_(world, scenario), members_(world, scenario, chain_), promises_(world) {}
+      : chain_(world, scenario), members_(world, scenario, chain_), promises_(world), disk_(world, chain_) {}
 
   ChainChecker& chain() { return chain_; }
   const ChainChecker& chain() const { return chain_; }
   MemberChecker& members() { return members_; }
+  DiskChecker& disk() { return disk_; }
 
   void OnSent(Node& from, Node* to, const Envelope& envelope) override {
     if (from.Stranger()) return;
@@ -51,6 +53,11 @@ class Checkers : public Tap {
       promises_.Promised(from, envelope.ballot);
       if (m->prepared) chain_.SawPrepared(m->incarnation, m->prepared->digest);
     }
+    if (const auto* m = std::get_if<PushRefused>(&envelope.body)) {
+      // By a coordinator, for good. (A lease that is void may be so at this ballot only.)
+      const bool final = m->code == Code::kStale || m->code == Code::kNonFinite;
+      if (final && members_.Coordinates(from)) chain_.Voided(m->contribution);
+    }
     members_.OnSent(from, to, envelope);
   }
   void OnDelivered(Node& from, Node& to, const Envelope& envelope) override {
@@ -61,6 +68,7 @@ class Checkers : public Tap {
   ChainChecker chain_;
   MemberChecker members_;
   PromiseChecker promises_;
+  DiskChecker disk_;
 };
 
 }  // namespace everstep::sim

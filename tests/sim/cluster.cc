@@ -18,16 +18,23 @@ Cluster::Cluster(Scenario scenario, bool tracing)
       world_(scenario_.seed, tracing),
       record_(world_, scenario_),
       checkers_(world_, scenario_),
+      folder_{std::make_shared<Disk>(Mix64(scenario_.seed ^ 0xd15c)), false},
       uid_{Mix64(scenario_.seed) | 1} {
+  folder_.disk->SetFailing(scenario_.disk_failing);
   world_.network() = scenario_.network;
   world_.AddTap(&checkers_);
-  record_.OnChange([this](const Configuration& c) { checkers_.chain().Configured(c.map); });
+  record_.OnChange([this](const Configuration& c) {
+    checkers_.chain().Configured(c.map);
+    // A change of before the power cut may arrive after it.
+    if (std::any_of(servers_.begin(), servers_.end(), [&](const auto& server) { return InMap(*server); }))
+      folder_.memory_lost = false;
+  });
 }
 
 void Cluster::StartAll() {
   StartCoordinator();
   for (uint32_t i = 0; i < scenario_.job.servers; ++i) {
-    servers_.push_back(std::make_unique<ServerNode>(world_, "ps" + std::to_string(i), scenario_, checkers_));
+    servers_.push_back(std::make_unique<ServerNode>(world_, "ps" + std::to_string(i), scenario_, checkers_, folder_));
   }
   const bool calm = scenario_.story == Story::kCalm;
   for (auto& server : servers_) {
@@ -44,7 +51,8 @@ void Cluster::StartAll() {
 
 CoordinatorNode& Cluster::StartCoordinator() {
   const std::string name = "coord" + std::to_string(coordinators_.size() + 1);
-  coordinators_.push_back(std::make_unique<CoordinatorNode>(world_, name, scenario_, record_, checkers_, uid_));
+  coordinators_.push_back(
+      std::make_unique<CoordinatorNode>(world_, name, scenario_, record_, checkers_, folder_, uid_));
   world_.Bind("coordinator", coordinators_.back().get());
   coordinators_.back()->Start();
   return *coordinators_.back();
@@ -60,7 +68,7 @@ WorkerNode& Cluster::AddWorker(std::string name) {
 
 ServerNode& Cluster::AddServer() {
   const std::string name = "ps" + std::to_string(servers_.size());
-  servers_.push_back(std::make_unique<ServerNode>(world_, name, scenario_, checkers_));
+  servers_.push_back(std::make_unique<ServerNode>(world_, name, scenario_, checkers_, folder_));
   servers_.back()->Start();
   return *servers_.back();
 }
@@ -84,6 +92,20 @@ bool Cluster::CanLose(const ServerNode& server) const {
     return std::any_of(holders.begin(), holders.end(),
                        [&](uint32_t index) { return alive.contains(record->map.servers[index].incarnation); });
   });
+}
+
+void Cluster::CutPower(Time back) {
+  world_.Trace(nullptr, [] { return std::string("==== the power of all servers is cut"); });
+  const bool silent = world_.random().Chance(0.3);
+  CoordinatorComesAt(back);
+  for (auto& node : coordinators_) node->Crash(silent);
+  for (auto& server : servers_) {
+    server->Crash(silent);
+    ServerComesAt(*server, back);
+  }
+  folder_.disk->PowerCut();
+  folder_.memory_lost = true;
+  checkers_.disk().AfterPowerCut(folder_.disk);
 }
 
 void Cluster::WorkerComesAt(WorkerNode& worker, Time when) {
@@ -115,7 +137,8 @@ void Cluster::Supervise() {
     if (coordinator().failure()) return;
   }
   if (!coordinator().running() && !coordinator().finished() && world_.now() >= coordinator_due_) StartCoordinator();
-  if (scenario_.story == Story::kReplicas && Ended() == nullptr) {
+  const bool restarts = scenario_.story == Story::kReplicas || scenario_.story == Story::kPowerCuts;
+  if (restarts && Ended() == nullptr) {
     // A server that was taken out of the map, or died, comes back empty.
     for (auto& server : servers_) {
       if (!server->running() && !server->left() && record_.record() && server_due_[server.get()] <= world_.now())

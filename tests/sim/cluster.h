@@ -40,6 +40,9 @@ class Cluster {
   std::vector<std::unique_ptr<WorkerNode>>& workers() { return workers_; }
   std::vector<Node*> AllNodes();
 
+  Folder& folder() { return folder_; }
+  // All servers and the coordinator die at once; the supervisor starts them again then.
+  void CutPower(Time back);
   // A coordinator will be started by somebody else then; until then the supervisor waits.
   void CoordinatorComesAt(Time when) { coordinator_due_ = when; }
   void WorkerComesAt(WorkerNode& worker, Time when);
@@ -58,6 +61,7 @@ class Cluster {
   World world_;
   RecordStore record_;
   Checkers checkers_;
+  Folder folder_;
   JobUid uid_;
   std::vector<std::unique_ptr<CoordinatorNode>> coordinators_;
   std::vector<std::unique_ptr<ServerNode>> servers_;

@@ -1,12 +1,27 @@
 #include "tests/sim/coordinator_node.h"
 
+#include "base/plant.h"
+#include "checkpoint/loader.h"
+#include "ps/checkpoint_host.h"
+
 namespace everstep::sim {
+namespace {
+
+constexpr size_t kKeptCheckpoints = 2;
+
+}  // namespace
 
 void CoordinatorNode::OnStart() {
   record_.Read([this, born = life()](std::optional<Configuration> found) {
     if (!running() || life() != born) return;
     Post(Duration{0}, [this, found = std::move(found)] {
       Coordinator::Options options{job_, scenario_.job, holder_, "coordinator", found};
+      if (scenario_.checkpoint_every > 0) options.checkpoint_every = scenario_.checkpoint_every;
+      if (found && folder_.memory_lost) {
+        options.resume = FindResumePoint(*found);
+        options.found.reset();
+        if (!options.resume) return;
+      }
       core_.emplace(now(), std::move(options));
     });
   });
@@ -22,6 +37,42 @@ void CoordinatorNode::OnClosed(PeerId peer) {
 
 void CoordinatorNode::OnTick() {
   if (core_) core_->OnTick(now());
+}
+
+// As ps/resume.cc does it, which wants a real folder.
+std::optional<ResumePoint> CoordinatorNode::FindResumePoint(const Configuration& recorded) {
+  std::optional<Manifest> manifest;
+  if (EVERSTEP_PLANTED("believe-manifests")) {
+    const auto entries = ListCheckpoints(*folder_.disk);
+    for (const CheckpointEntry& entry : *entries) {
+      if (manifest || !entry.has_manifest) continue;
+      Result<Checkpoint> checkpoint = Checkpoint::Open(folder_.disk, entry.label);
+      if (checkpoint.ok()) manifest = checkpoint->manifest();
+    }
+  } else {
+    const Result<FoundCheckpoint> found = FindNewestCheckpoint(folder_.disk);
+    if (found.ok() && found->newest) manifest = found->newest->manifest();
+  }
+  if (!manifest) {
+    world_.Violate("P2", name() + " finds no checkpoint that it can load, although one was complete");
+    return std::nullopt;
+  }
+  checkers_.disk().Resumed(name(), *manifest);
+  ResumePoint point;
+  point.from = {manifest->label, manifest->seal, manifest->scale};
+  point.parameters = manifest->parameters;
+  point.dataset_size = manifest->dataset_size;
+  point.recorded = recorded.ballot;
+  point.above = std::max(recorded.ballot, manifest->ballot);
+  return point;
+}
+
+void CoordinatorNode::Complete(CheckpointWork work) {
+  Post(Duration(world_.random().Between(0, scenario_.disk_latency.count())), [this, work = std::move(work)] {
+    const Status outcome = CompleteCheckpoint(folder_.disk, job_, scenario_.job, work, kKeptCheckpoints);
+    if (outcome.ok()) checkers_.disk().Reported(work.label, Next(work.seal.id.step));
+    core_->OnCheckpoint(now(), outcome);
+  });
 }
 
 void CoordinatorNode::Propose(Coordinator::Proposal proposal) {
@@ -66,6 +117,7 @@ void CoordinatorNode::Drain() {
   if (!core_) return;
   Observe();
   if (auto proposal = core_->TakeProposal()) Propose(std::move(*proposal));
+  if (auto work = core_->TakeCheckpoint()) Complete(std::move(*work));
   for (Outgoing& message : core_->TakeOutbox()) world_.Send(*this, std::move(message));
   for (PeerId peer : core_->TakeClosings()) world_.Close(*this, peer);
   finished_ |= core_->state() == Coordinator::State::kFinished;

@@ -14,8 +14,13 @@ namespace everstep::sim {
 class CoordinatorNode : public Node {
  public:
   CoordinatorNode(World& world, std::string name, const Scenario& scenario, RecordStore& record, Checkers& checkers,
-                  JobUid job)
-      : Node(world, std::move(name)), scenario_(scenario), record_(record), checkers_(checkers), job_(job) {}
+                  Folder& folder, JobUid job)
+      : Node(world, std::move(name)),
+        scenario_(scenario),
+        record_(record),
+        checkers_(checkers),
+        folder_(folder),
+        job_(job) {}
 
   // Null before the record was read.
   Coordinator* core() { return core_ ? &*core_ : nullptr; }
@@ -39,11 +44,14 @@ class CoordinatorNode : public Node {
   Time NextDeadline() const override { return core_ ? core_->NextDeadline() : Time::Never(); }
   void Drain() override;
   void Propose(Coordinator::Proposal proposal);
+  std::optional<ResumePoint> FindResumePoint(const Configuration& recorded);
+  void Complete(CheckpointWork work);
   void Observe();
 
   const Scenario& scenario_;
   RecordStore& record_;
   Checkers& checkers_;
+  Folder& folder_;
   const JobUid job_;
   const Incarnation holder_{Mix64(scenario_.seed ^ std::hash<std::string>()(name())) | 1};
   std::optional<Coordinator> core_;

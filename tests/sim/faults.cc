@@ -66,6 +66,7 @@ void Faults::StrikeOnce() {
       {mix.crash_server, [this] { CrashServer(); }},
       {mix.join_server, [this] { JoinServer(); }},
       {mix.drain_server, [this] { DrainServer(); }},
+      {mix.cut_power, [this] { CutPower(); }},
       {mix.record_outage, [this] { RecordOutage(); }},
       {mix.stranger, [this] { StrangerComes(); }},
   };
@@ -99,6 +100,8 @@ void Faults::Heal() {
   }
   for (Node* node : all) node->Resume();
   cluster_.record().Calm();
+  cluster_.folder().disk->DontCut();
+  cluster_.folder().disk->SetFailing(0);
   cluster_.KeepEnoughWorkers();
   if (scenario.lossy) cluster_.checkers().members().CalmFrom(world_.now() + cluster_.job().timeout);
 }
@@ -138,7 +141,8 @@ void Faults::CrashInTheAct() {
   }
 }
 
-void Faults::OnSent(Node& from, Node*, const Envelope& envelope) {
+void Faults::OnSent(Node& from, Node* to, const Envelope& envelope) {
+  if (!healed_ && to != nullptr && std::holds_alternative<Snapshot>(envelope.body)) LoseSnapshot(from, *to);
   if (healed_ || !trigger_ || trigger_->node != &from || trigger_->life != from.life()) return;
   if (Name(envelope.body) != trigger_->message || --trigger_->count > 0) return;
   trigger_.reset();
@@ -407,6 +411,54 @@ void Faults::StrangerComes() {
   const bool coordinator = random_.Chance(0.5);
   const auto& servers = cluster_.servers();
   stranger_.Visit(coordinator ? "coordinator" : servers[random_.Below(servers.size())]->name(), coordinator);
+}
+
+// At once, or in the middle of what is written next.
+void Faults::CutPower() {
+  if (!cluster_.checkers().disk().anything() || cluster_.folder().memory_lost || coordinator_trouble_ > world_.now() ||
+      cluster_.Ended() != nullptr)
+    return;
+  const Duration lease = cluster_.job().lease();
+  coordinator_trouble_ = world_.now() + lease * 5;
+  const auto cut = [this, lease] {
+    if (healed_ || cluster_.Ended() != nullptr) return;
+    Count("power cuts");
+    const Time back = world_.now() + UpTo(lease);
+    coordinator_trouble_ = back + lease * 4;
+    cluster_.checkers().members().DisturbAll(back + cluster_.job().timeout + lease * 4);
+    if (random_.Chance(cluster_.scenario().disk_damage)) DamageDisk();
+    cluster_.CutPower(back);
+  };
+  if (random_.Chance(0.3)) return cut();
+  cluster_.folder().disk->CutAfter(random_.Below(14), [this, cut] { world_.After(Duration{0}, cut); });
+}
+
+// Of the newest checkpoint, as long as another one is whole.
+void Faults::DamageDisk() {
+  Disk& disk = *cluster_.folder().disk;
+  const auto entries = ListCheckpoints(disk);
+  std::vector<const CheckpointEntry*> whole;
+  for (const CheckpointEntry& entry : *entries) {
+    const bool damaged = std::any_of(entry.files.begin(), entry.files.end(),
+                                     [&](const std::string& name) { return disk.damaged().contains(name); });
+    if (entry.has_manifest && !damaged) whole.push_back(&entry);
+  }
+  if (whole.size() < 2) return;
+  Count("checkpoints damaged");
+  const auto& files = whole.front()->files;
+  disk.Damage(files[random_.Below(files.size())]);
+}
+
+// The word to save a version gets lost with its link: when it is said again, the server has gone on.
+void Faults::LoseSnapshot(Node& coordinator, Node& server) {
+  if (cluster_.scenario().story != Story::kPowerCuts || !random_.Chance(0.1) || !ServersCalm()) return;
+  world_.After(Duration{0}, [this, &coordinator, &server] {
+    for (const auto& link : world_.LinksBetween(coordinator, server)) {
+      Count("links broken while a checkpoint is taken");
+      world_.Break(link, milliseconds(5));
+      server_trouble_[&server] = world_.now() + cluster_.job().lease() * 2;
+    }
+  });
 }
 
 void Faults::RecordOutage() {

@@ -64,6 +64,9 @@ class Faults : public Tap {
   void CrashServer();
   void DrainServer();
   void RecordOutage();
+  void CutPower();
+  void DamageDisk();
+  void LoseSnapshot(Node& coordinator, Node& server);
   void StrangerComes();
 
   Cluster& cluster_;

@@ -37,6 +37,7 @@ class MemberChecker {
   };
   void CoordinatorIs(Node& node, Seen seen);
 
+  bool Coordinates(const Node& node) const { return offices_.contains(&node); }
   void OnSent(Node& from, Node* to, const Envelope& envelope);
   void OnDelivered(Node& from, Node& to, const Envelope& envelope);
 

@@ -15,6 +15,7 @@ struct Plant {
   std::string_view promise;
   Ambush ambush;  // where it is looked for; kNone: anywhere
   std::string_view what;
+  bool power_cuts = false;  // looked for in runs with power cuts
 };
 
 std::span<const Plant> Plants();

@@ -30,6 +30,11 @@ class Reference {
   };
   // Moves the optimizer's state on: each step once, in order.
   Outcome Run(const Step& step, const Chunks& before);
+  // Takes over the optimizer's state as another had it.
+  void Restore(const Reference& other) {
+    first_ = other.first_;
+    second_ = other.second_;
+  }
 
  private:
   Chunks Sum(const Step& step, double* squared_norm) const;

@@ -118,14 +118,17 @@ Story ChooseStory(Random& r) {
   if (dice < 40) return Story::kProcesses;
   if (dice < 64) return Story::kLossy;
   if (dice < 78) return Story::kTakeover;
-  if (dice < 97) return Story::kReplicas;
+  if (dice < 91) return Story::kReplicas;
+  if (dice < 97) return Story::kPowerCuts;
   return Story::kServerLost;
 }
 
 // A planted bug that needs a certain moment is looked for where that moment is common.
 void ChooseAmbush(Random& r, Scenario* s) {
   const Plant* plant = FindPlant(ActivePlant());
-  if (plant != nullptr && plant->ambush != Ambush::kNone && r.Chance(0.8)) {
+  if (plant != nullptr && plant->power_cuts && r.Chance(0.8)) {
+    s->story = Story::kPowerCuts;
+  } else if (plant != nullptr && plant->ambush != Ambush::kNone && r.Chance(0.8)) {
     s->story = Story::kReplicas;
     s->ambush = plant->ambush;
   } else if (s->story == Story::kReplicas && r.Chance(0.5)) {
@@ -149,6 +152,26 @@ void MakeRoomForAmbush(Random& r, Scenario* s) {
   s->fault_phase = milliseconds(r.Between(2000, 6000));
 }
 
+// Servers and coordinators die together or not at all; workers come and go meanwhile.
+void ChoosePowerCuts(Random& r, Scenario* s) {
+  s->job.servers = static_cast<uint32_t>(r.Between(1, 3));
+  s->job.replication = r.Chance(0.5) ? 1 : 0;
+  s->checkpoint_every = static_cast<uint64_t>(r.Between(1, 5));
+  s->disk_latency = OneOf<Duration>(r, {milliseconds(2), milliseconds(30), s->job.lease()});
+  if (r.Chance(0.3)) s->disk_failing = 0.02;
+  if (s->dataset_size > 0) s->dataset_size = std::max<uint64_t>(s->dataset_size, 60 * s->job.batch);
+  if (s->job.max_steps > 0) s->job.max_steps += 60;
+  FaultMix& f = s->faults;
+  f.every = milliseconds(400);
+  s->fault_phase = milliseconds(r.Between(3000, 8000));
+  f.freeze_server = f.cut_server = f.freeze_coordinator = f.record_outage = 0;
+  f.crash_coordinator = f.stranger = 0;
+  f.cut_power = 8;
+  s->disk_damage = r.Chance(0.5) ? 0.5 : 0;
+  s->record_unknown = 0;
+  s->poison = 0;
+}
+
 }  // namespace
 
 std::string_view Name(Story story) {
@@ -158,6 +181,7 @@ std::string_view Name(Story story) {
     case Story::kLossy: return "lossy";
     case Story::kTakeover: return "takeover";
     case Story::kServerLost: return "server-lost";
+    case Story::kPowerCuts: return "power-cuts";
     case Story::kReplicas: return "replicas";
   }
   return "unknown";
@@ -224,6 +248,7 @@ Scenario MakeScenario(uint64_t seed) {
   }
   ChooseFaults(r, &s);
   if (s.ambush != Ambush::kNone) MakeRoomForAmbush(r, &s);
+  if (s.story == Story::kPowerCuts) ChoosePowerCuts(r, &s);
   if (s.story == Story::kLossy || (s.story == Story::kReplicas && s.ambush != Ambush::kTwoSilences && r.Chance(0.3))) {
     s.lossy = true;
     s.network.drop = OneOf(r, {0.0, 0.002, 0.02});
@@ -243,6 +268,7 @@ std::string Describe(const Scenario& s) {
                      std::to_string(job.epochs) + ", max-steps " + std::to_string(job.max_steps) + ", timeout " +
                      std::to_string(static_cast<int>(Milliseconds(job.timeout))) + " ms, model of " +
                      std::to_string(s.spec.bytes()) + " bytes in chunks of " + std::to_string(job.chunk_bytes);
+  if (s.checkpoint_every > 0) text += ", a checkpoint every " + std::to_string(s.checkpoint_every) + " steps";
   if (s.ambush != Ambush::kNone) text += ", " + std::string(Name(s.ambush));
   if (job.quorum < 1) text += ", quorum " + std::to_string(job.quorum);
   if (job.mode != Mode::kSync) text += ", staleness " + std::to_string(job.staleness);

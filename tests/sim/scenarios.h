@@ -18,6 +18,8 @@ enum class Story : uint8_t {
   kLossy,       // the same, and messages get lost, doubled, late and out of order
   kTakeover,    // a second coordinator takes office while the first is frozen, and wakes up
   kServerLost,  // a server dies that nobody has a copy of: the job must end with a clear error
+  kPowerCuts,   // the power of all servers goes at once, also in the middle of a write: the job resumes from a
+                // checkpoint
   kReplicas,    // chunks have copies: servers die, come and go as well, and nothing is lost
 };
 
@@ -58,6 +60,7 @@ struct FaultMix {
   int crash_server = 0;
   int join_server = 0;
   int drain_server = 0;
+  int cut_power = 0;
   int record_outage = 0;
   int stranger = 0;
 };
@@ -76,10 +79,14 @@ struct Scenario {
   Duration fault_phase{0};
   Duration compute_min{0};  // of one contribution
   Duration compute_max{0};
-  double slow_worker = 0;   // chance that a worker takes much longer
-  Duration server_work{0};  // longest sum or update
-  double poison = 0;        // chance that a contribution holds NaN or Inf
-  double abandon = 0;       // chance that the user's code gives a step up
+  double slow_worker = 0;         // chance that a worker takes much longer
+  Duration server_work{0};        // longest sum or update
+  double poison = 0;              // chance that a contribution holds NaN or Inf
+  double abandon = 0;             // chance that the user's code gives a step up
+  uint64_t checkpoint_every = 0;  // steps; 0: none are taken
+  Duration disk_latency{0};       // longest write
+  double disk_failing = 0;        // chance that a step of a write fails
+  double disk_damage = 0;         // chance that the newest checkpoint is damaged when the power goes
   Duration record_latency{0};
   double record_unknown = 0;  // chance that a change's answer is lost
 };

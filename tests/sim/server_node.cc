@@ -2,6 +2,8 @@
 
 #include "base/checksum.h"
 #include "base/plant.h"
+#include "checkpoint/loader.h"
+#include "checkpoint/shard_writer.h"
 
 namespace everstep::sim {
 namespace {
@@ -11,7 +13,9 @@ constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
 }  // namespace
 
 void ServerNode::OnStart() {
-  core_.emplace(Replica::Options{{world_.random().Next() | 1}, name(), name()});
+  Incarnation incarnation{world_.random().Next() | 1};
+  if (EVERSTEP_PLANTED("restart-unnoticed")) incarnation = {std::hash<std::string>()(name()) | 1};
+  core_.emplace(Replica::Options{incarnation, name(), name()});
   math_.reset();
   coordinator_ = {};
   backoff_ = Duration{0};
@@ -143,6 +147,58 @@ void ServerNode::RunImport(ImportWork work) {
   });
 }
 
+// ---- Checkpoints (as ps/checkpoint_host.cc does it, on a thread of its own) ----
+
+void ServerNode::RunSnapshot(SnapshotWork work) {
+  std::vector<std::map<std::string, Buffer>> state;
+  for (ChunkId chunk : work.chunks) state.push_back(Math().ShareState(chunk));
+  const Duration time(world_.random().Between(0, scenario_.disk_latency.count()));
+  Post(time, [this, work = std::move(work), state = std::move(state)] {
+    const Snapshot& s = work.snapshot;
+    SnapshotDone done;
+    done.label = s.label;
+    if (!state.empty()) {
+      for (const auto& [name, array] : state.front()) done.arrays.push_back(name);
+    }
+    ShardSnapshot shard{
+        ShardFileName(s.label, work.server), work.job, s.version, s.digest, work.chunks, work.parameters, state};
+    const Result<ManifestFile> written = WriteShard(*folder_.disk, std::move(shard), {});
+    if (written.ok()) {
+      done.file = written->name;
+      done.bytes = written->bytes;
+      done.checksum = written->checksum;
+      done.chunks = written->chunks;
+    } else {
+      done.code = written.status().code();
+      done.message = written.status().message();
+    }
+    core_->OnSnapshotWritten(now(), std::move(done));
+  });
+}
+
+void ServerNode::RunRestore(RestoreWork work) {
+  const Duration time(world_.random().Between(0, scenario_.disk_latency.count()));
+  Post(time, [this, work = std::move(work)] { core_->OnRestored(now(), Load(work)); });
+}
+
+RestoreResult ServerNode::Load(const RestoreWork& work) {
+  RestoreResult result{work.from, {}, {}};
+  const auto layout = core_->layout();
+  const uint64_t chunk_bytes = core_->map()->chunk_bytes;
+  const auto read = [&]() -> Status {
+    EVERSTEP_ASSIGN(Checkpoint checkpoint, Checkpoint::Open(folder_.disk, work.from.label));
+    for (ChunkId chunk : work.chunks) {
+      EVERSTEP_ASSIGN(Buffer parameters, checkpoint.ReadChunk(kParametersArray, *layout, chunk_bytes, chunk));
+      EVERSTEP_ASSIGN(const auto state, checkpoint.ReadState(*layout, chunk_bytes, chunk));
+      if (!EVERSTEP_PLANTED("resume-without-state")) EVERSTEP_RETURN_IF_ERROR(Math().ImportState(chunk, state));
+      result.parameters.emplace(chunk, std::move(parameters));
+    }
+    return Status::Ok();
+  };
+  result.outcome = read();
+  return result;
+}
+
 void ServerNode::AskToLeave() {
   leaving_ = true;
   core_->Drain(now());
@@ -162,6 +218,8 @@ void ServerNode::Drain() {
   for (ApplyWork& work : core_->TakeApplies()) RunApply(std::move(work));
   for (ExportWork& work : core_->TakeExports()) RunExport(std::move(work));
   for (ImportWork& work : core_->TakeImports()) RunImport(std::move(work));
+  for (SnapshotWork& work : core_->TakeSnapshots()) RunSnapshot(std::move(work));
+  for (RestoreWork& work : core_->TakeRestores()) RunRestore(std::move(work));
   for (const Replica::Opening& opening : core_->TakeOpenings()) world_.Connect(*this, opening.peer, opening.address);
   for (PeerId peer : core_->TakeClosings()) world_.Close(*this, peer);
   for (Outgoing& message : core_->TakeOutbox()) world_.Send(*this, std::move(message));

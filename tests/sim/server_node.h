@@ -13,8 +13,8 @@ namespace everstep::sim {
 
 class ServerNode : public Node {
  public:
-  ServerNode(World& world, std::string name, const Scenario& scenario, Checkers& checkers)
-      : Node(world, std::move(name)), scenario_(scenario), checkers_(checkers) {}
+  ServerNode(World& world, std::string name, const Scenario& scenario, Checkers& checkers, Folder& folder)
+      : Node(world, std::move(name)), scenario_(scenario), checkers_(checkers), folder_(folder) {}
 
   const Replica* core() const { return core_ ? &*core_ : nullptr; }
   PeerId coordinator_link() const { return coordinator_; }
@@ -38,12 +38,16 @@ class ServerNode : public Node {
   void RunApply(ApplyWork work);
   void RunExport(ExportWork work);
   void RunImport(ImportWork work);
+  void RunSnapshot(SnapshotWork work);
+  void RunRestore(RestoreWork work);
+  RestoreResult Load(const RestoreWork& work);
   kernels::ShardMath& Math();
   Duration WorkTime() { return Duration(world_.random().Between(0, scenario_.server_work.count())); }
   void CheckPublished();
 
   const Scenario& scenario_;
   Checkers& checkers_;
+  Folder& folder_;
   std::optional<Replica> core_;
   std::unique_ptr<kernels::ShardMath> math_;
   PeerId coordinator_;

@@ -16,8 +16,8 @@ namespace {
 
 int ListPlants() {
   for (const sim::Plant& plant : sim::Plants()) {
-    std::printf("%-26s %-8s %s\n", std::string(plant.name).c_str(), std::string(plant.promise).c_str(),
-                std::string(plant.what).c_str());
+    std::printf("%-4s %-26s %-8s %s\n", std::string(plant.trace).c_str(), std::string(plant.name).c_str(),
+                std::string(plant.promise).c_str(), std::string(plant.what).c_str());
   }
   return 0;
 }
@@ -69,7 +69,7 @@ bool Hunt(const sim::Plant& plant, const sim::BatchOptions& options) {
   sim::BatchOptions hunt = options;
   hunt.plant = plant.name;
   const sim::BatchOutcome outcome = sim::RunBatch(hunt);
-  const std::string name(plant.name);
+  const std::string name = std::string(plant.trace) + (plant.trace.empty() ? "" : " ") + std::string(plant.name);
   if (!outcome.failure) {
     std::printf("%-26s NOT FOUND in %llu seeds; it breaks %s: %s\n", name.c_str(),
                 static_cast<unsigned long long>(outcome.totals.seeds), std::string(plant.promise).c_str(),

@@ -60,7 +60,7 @@ void WorkerNode::TakeStep() {
     if (model_version_ != step->version)
       world_.Violate("P10", name() + " computes on version " + ToString(model_version_) + ", told it was " +
                                 ToString(step->version));
-    checkers_.chain().Read(name(), step->version, model_);
+    checkers_.chain().Read(name(), step->version, model_, history_);
   }
   busy_ = true;
   const Digest digest = checkers_.chain().DigestOf(step->version);
@@ -108,9 +108,9 @@ void WorkerNode::TakeResult() {
   result_taken_ = true;
   Chunks result = core_->TakeFinal();
   if (result.empty()) {
-    checkers_.chain().Read(name(), core_->held(), model_);
+    checkers_.chain().Read(name(), core_->held(), model_, history_);
   } else {
-    checkers_.chain().Read(name(), core_->held(), result);
+    checkers_.chain().Read(name(), core_->held(), result, history_);
   }
   done_ = true;
   if (core_->evaluate()) core_->ReportEvaluation({{"accuracy", 0.5}});
@@ -121,6 +121,7 @@ void WorkerNode::TakeResult() {
 
 void WorkerNode::Drain() {
   if (!core_) return;
+  if (std::exchange(known_, core_->id()) != core_->id()) history_ = checkers_.chain().history();
   if (!busy_) TakeStep();
   if (core_->finished() && !result_taken_ && !busy_) TakeResult();
   checkers_.members().WorkerIs(*this, core_->id(), core_->leaving() || core_->failure().has_value());

@@ -48,6 +48,8 @@ class WorkerNode : public Node {
   Checkers& checkers_;
   const bool slow_;
   std::optional<Session> core_;
+  WorkerId known_;        // its life, as last seen
+  uint64_t history_ = 0;  // in which that life began
   Chunks model_;
   Version model_version_;
   bool busy_ = false;  // the user computes

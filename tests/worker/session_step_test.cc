@@ -267,6 +267,36 @@ TEST_F(SessionPush, Case23_ARefusedContributionIsGivenUpAndItsSamplesHandedBack)
   EXPECT_EQ(session_->TakeStep(now_)->lease, LeaseOf(4));
 }
 
+// The servers went back to a checkpoint and have made that version anew.
+TEST_F(SessionPush, AVersionOfALostHistoryIsPulledAgain) {
+  const auto work = WorkAt(2, 3);
+  PushAll(work);
+  ASSERT_TRUE(Commit(work).ok());
+  const Contribution mine{session_->id(), {2}, DigestOf(2), LeaseOf(3)};
+  FromServer(0, PushRefused{mine, {0}, Code::kStale, {2}, "based on another history of version 2"});
+  EXPECT_EQ(session_->held(), Version{}) << "what it holds is of no use";
+  EXPECT_FALSE(mail_.Take<Pull>(bulk_[0]).empty());
+  Grant(2, 2, LeaseOf(4));
+  EXPECT_FALSE(session_->TakeStep(now_));
+  SendVersion(2);
+  EXPECT_TRUE(session_->TakeStep(now_));
+}
+
+// ... and it had begun to pull a version that they have yet to make.
+TEST_F(SessionPull, WhatWasBegunInALostHistoryIsForgotten) {
+  JoinAt(2);
+  Grant(1, 9, LeaseOf(3));
+  SendChunk(0, 9);
+  Coordinator(Fenced{session_->id(), "it is not a member"});
+  mail_.Clear();
+  Welcome(5);
+  const auto pull = mail_.TakeOne<Pull>(bulk_[0]);
+  ASSERT_TRUE(pull);
+  EXPECT_EQ(pull->at_least, Version{5});
+  SendVersion(5);
+  EXPECT_EQ(session_->held(), Version{5});
+}
+
 TEST_F(SessionPush, RefusalsThatPassChangeNothing) {
   const auto work = WorkAt(2, 3);
   PushAll(work);

@@ -340,8 +340,10 @@ TEST_F(SessionLinks, Case3_WhoIsFencedJoinsAsANewLife) {
   session_->PushChunk(now_, work.serial, {0}, Bytes(0, 0));
   Collect();
   EXPECT_TRUE(mail_.Take<Push>(bulk_[0]).empty());
-  // What it knows stays useful: it holds the version that it was welcomed with.
+  // The version that it holds has the number that it is welcomed with, but perhaps of a history that was lost.
   Welcome(2);
+  EXPECT_FALSE(mail_.TakeOne<Ready>(control_));
+  SendVersion(2);
   EXPECT_EQ(mail_.TakeOne<Ready>(control_), (Ready{session_->id(), {2}, {}}));
   Grant(9, 2, LeaseOf(4));
   EXPECT_TRUE(session_->TakeStep(now_));
