@@ -49,6 +49,7 @@ Status ProveTornCheckpoints(const ProofContext& context, json* figures);
 Status ProveNToM(const ProofContext& context, json* figures);
 Status ProveServerLoss(const ProofContext& context, json* figures);
 Status ProveKillAnyone(const ProofContext& context, json* figures);
+Status ProveKillShm(const ProofContext& context, json* figures);
 Status ProveReshard(const ProofContext& context, json* figures);
 Status ProveEtcd(const ProofContext& context, json* figures);
 Status ProveWorkerApi(const ProofContext& context, json* figures);

@@ -21,6 +21,9 @@ constexpr Control kKillControls[] = {
     {"forged-weight", "one record's weights are changed before the replay", "not those that the records call for"},
     {"lost-record", "one record is left out", "stands where step"},
     {"both-copies", "two of the three servers are killed at once", "no server that is left has a copy"}};
+constexpr Control kShmControls[] = {
+    {"sockets", "the processes do not share memory", "maps no server's memory"},
+    {"forged-weight", "one record's weights are changed before the replay", "not those that the records call for"}};
 constexpr Control kReshardControls[] = {
     {"frozen-server", "a server stands still while chunks move", "the longest step took"},
     {"two-joins", "two servers join where one is expected", "times the bytes it had to"}};
@@ -46,6 +49,8 @@ constexpr Proof kProofs[] = {
      ProveServerLoss, kLossControls},
     {"kill-anyone", "kill -9 of anybody at random moments loses nothing; the parameters are those of the records", true,
      ProveKillAnyone, kKillControls},
+    {"kill-shm", "kill -9 of who reads and is read in shared memory: bit-equal, and nothing is left behind", true,
+     ProveKillShm, kShmControls},
     {"reshard", "a server is added, another drained: the least bytes move and no step takes thrice its time", false,
      ProveReshard, kReshardControls},
     {"etcd", "elections through a real etcd that is frozen and restarted; two jobs share it", true, ProveEtcd,

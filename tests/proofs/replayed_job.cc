@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/file.h"
@@ -26,9 +27,10 @@ void ForgeWeight(std::vector<CommitLine>* commits) {
 }  // namespace
 
 Status ReplayedJob::Start(size_t servers, size_t workers, Flags more) {
-  Flags job{"--epochs=1",           "--batch=" + std::to_string(kBatch),
-            "--learning-rate=0.05", "--momentum=0.5",
-            "--chunk-bytes=256",    "--timeout-s=10"};
+  Flags job{"--epochs=1", "--batch=" + std::to_string(kBatch), "--learning-rate=0.05", "--momentum=0.5",
+            "--timeout-s=10"};
+  const auto cuts = [](const std::string& flag) { return flag.starts_with("--chunk-bytes="); };
+  if (std::none_of(more.begin(), more.end(), cuts)) job.push_back("--chunk-bytes=256");
   job.insert(job.end(), more.begin(), more.end());
   EVERSTEP_RETURN_IF_ERROR(fleet.Start(servers, std::move(job)));
   for (size_t i = 0; i < workers; ++i) EVERSTEP_RETURN_IF_ERROR(AddWorker().status());
