@@ -13,7 +13,7 @@ namespace everstep {
 namespace {
 
 constexpr size_t kMaxEvents = 4096;
-constexpr size_t kMaxStepTimes = 1'000'000;
+constexpr size_t kMaxLosses = 10'000;
 constexpr Duration kProgressEvery = std::chrono::seconds(2);
 constexpr Duration kRateWindow = std::chrono::seconds(5);
 
@@ -101,16 +101,19 @@ void CoordinatorHost::KeepCommit(const CommitRecord& record) {
   for (const Contribution& c : record.seal.contributors) samples += c.lease.samples();
   const Time began = std::max(record.granted_at, history_.last_commit);
   const auto ms = static_cast<float>(Milliseconds(record.committed_at - began));
-  if (history_.step_ms.size() < kMaxStepTimes) history_.step_ms.push_back(ms);
-  if (std::exchange(lost_member_, false)) history_.lost_ms.push_back(ms);
+  history_.step_ms.Add(ms);
+  if (std::exchange(lost_member_, false) && history_.lost_ms.size() < kMaxLosses) history_.lost_ms.push_back(ms);
   ++history_.steps;
   history_.last_commit = record.committed_at;
   if (!record.metrics.empty()) history_.metrics = record.metrics;
   recent_.emplace_back(record.committed_at, samples);
-  while (recent_.size() > 2 && record.committed_at - recent_.front().first > kRateWindow) recent_.pop_front();
-  uint64_t sum = 0;
-  for (const auto& [time, n] : recent_) sum += n;
-  sum -= recent_.front().second;
+  recent_samples_ += samples;
+  while (recent_.size() > 2 && record.committed_at - recent_.front().first > kRateWindow) {
+    recent_samples_ -= recent_.front().second;
+    recent_.pop_front();
+  }
+  // The first one only says since when.
+  const uint64_t sum = recent_samples_ - recent_.front().second;
   const double seconds = Seconds(record.committed_at - recent_.front().first);
   history_.samples_per_second = seconds > 0 ? static_cast<double>(sum) / seconds : 0;
 }

@@ -14,6 +14,7 @@
 #include "ps/config_record.h"
 #include "ps/coordinator.h"
 #include "ps/replica.h"
+#include "ps/step_times.h"
 
 namespace everstep {
 
@@ -22,9 +23,9 @@ namespace everstep {
 struct RunHistory {
   Time started;  // first work given out
   Time last_commit;
-  uint64_t steps = 0;          // training steps committed
-  std::vector<float> step_ms;  // the first million
-  std::vector<float> lost_ms;  // of steps in which a member was lost: their time over the median
+  uint64_t steps = 0;  // training steps committed
+  StepTimes step_ms;
+  std::vector<float> lost_ms;  // of steps in which a member was lost; the first ten thousand
   std::deque<Event> events;    // the newest ones
   uint64_t events_dropped = 0;
   std::map<std::string, double> metrics;  // of the newest step
@@ -70,6 +71,7 @@ class CoordinatorHost {
   RunHistory history_;
   bool lost_member_ = false;                      // since the last commit
   std::deque<std::pair<Time, uint64_t>> recent_;  // commit times and samples of the last seconds
+  uint64_t recent_samples_ = 0;                   // of all of recent_
   Time next_line_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   LoopThread disk_;  // last: ends first

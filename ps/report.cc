@@ -22,18 +22,11 @@ json ToJson(const Event& event) {
   return {{"at_ms", Ms(event.at)}, {"kind", event.kind}, {"target", event.target}, {"detail", event.detail}};
 }
 
-double Percentile(std::vector<float> values, double share) {
-  if (values.empty()) return 0;
-  const auto index = static_cast<size_t>(share * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), values.begin() + static_cast<long>(index), values.end());
-  return values[index];
-}
-
-json StepTimes(const RunHistory& history) {
-  return {{"median", Percentile(history.step_ms, 0.5)},
-          {"p90", Percentile(history.step_ms, 0.9)},
-          {"p99", Percentile(history.step_ms, 0.99)},
-          {"max", Percentile(history.step_ms, 1.0)}};
+json Percentiles(const StepTimes& times) {
+  return {{"median", times.Percentile(0.5)},
+          {"p90", times.Percentile(0.9)},
+          {"p99", times.Percentile(0.99)},
+          {"max", times.max()}};
 }
 
 json Counters(const Coordinator::Counters& c) {
@@ -118,7 +111,7 @@ json Samples(const Coordinator& coordinator) {
 // workers. What is left was useful.
 json Goodput(const Coordinator& coordinator, const RunHistory& history) {
   const double total = Milliseconds(history.last_commit - history.started);
-  const double median = Percentile(history.step_ms, 0.5);
+  const double median = history.step_ms.Percentile(0.5);
   double lost = 0;
   for (float ms : history.lost_ms) lost += std::max(0.0, ms - median);
   const double paused = Milliseconds(coordinator.counters().paused);
@@ -217,7 +210,7 @@ std::string StatusJson(Time now, Coordinator& coordinator, const RunHistory& his
            {"ballot", coordinator.ballot().value},
            {"metrics", history.metrics},
            {"samples_per_second", history.samples_per_second},
-           {"step_ms", StepTimes(history)},
+           {"step_ms", Percentiles(history.step_ms)},
            {"members", MembersJson(now, coordinator)},
            {"members_max", coordinator.members().max_seen()},
            {"servers", ServersJson(coordinator)},
@@ -250,7 +243,7 @@ std::string ReportJson(Time now, Coordinator& coordinator, const RunHistory& his
            {"members_max", coordinator.members().max_seen()},
            {"metrics", history.metrics},
            {"evaluation", coordinator.evaluation()},
-           {"step_ms", StepTimes(history)},
+           {"step_ms", Percentiles(history.step_ms)},
            {"time", Goodput(coordinator, history)},
            {"counters", Counters(coordinator.counters())},
            {"events", std::move(events)},

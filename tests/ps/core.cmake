@@ -2,6 +2,7 @@
 everstep_test(core_tests
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/config_record_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/step_times_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/coordinator_checkpoint_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/coordinator_failure_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/coordinator_join_test.cc
