@@ -16,19 +16,12 @@
 #include <string>
 #include <vector>
 
+#include "transport/backend_options.h"
 #include "transport/transport.h"
 
 namespace everstep::transport::shm {
 
-// What tests shorten; programs use the defaults.
-struct Options {
-  size_t window_bytes = limits::kCreditWindowBytes;
-  size_t max_pending = limits::kMaxPendingConnections;
-  // How long a stranger may take to become a connection.
-  Duration handshake_deadline = std::chrono::seconds(5);
-  // How long a closed connection's remaining bytes may take to leave.
-  Duration linger = std::chrono::seconds(2);
-};
+using Options = BackendOptions;
 
 std::vector<std::string> Schemes();
 
