@@ -384,6 +384,7 @@ class Coordinator {
   Version version_;
   Digest digest_;
   std::vector<StagedEntry> staged_;
+  std::vector<std::pair<ServerId, Contribution>> staged_early_;  // announced at this ballot before it was open
   std::map<std::pair<WorkerId, LeaseId>, Version>
       done_;                                        // committed; announcements of them may still come. With their base
   std::set<std::pair<WorkerId, LeaseId>> refused_;  // of this step: non-finite or void

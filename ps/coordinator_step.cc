@@ -139,7 +139,13 @@ void Coordinator::Handle(Time now, PeerId from, const Staged& m, Ballot ballot) 
   if (server == nullptr || server->id != m.server || !InMap(*server)) return;
   if (ballot != ballot_ && !EVERSTEP_PLANTED("staged-at-any-ballot")) return;
   if (state_ == State::kOpen || state_ == State::kSealed || state_ == State::kMoving)
-    Stage(now, m.server, m.contribution);
+    return Stage(now, m.server, m.contribution);
+  // A worker that has the new map from the first server that promised is faster than the last one's promise. Nobody
+  // would announce again what it pushes, before the next heartbeat.
+  if (state_ != State::kRecovering || staged_early_.size() >= limits::kMaxSlots) return;
+  const std::pair<ServerId, Contribution> early{m.server, m.contribution};
+  if (std::find(staged_early_.begin(), staged_early_.end(), early) == staged_early_.end())
+    staged_early_.push_back(early);
 }
 
 void Coordinator::Stage(Time now, ServerId server, const Contribution& contribution) {
