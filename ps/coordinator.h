@@ -325,6 +325,7 @@ class Coordinator {
   bool LastStepSealed() const;
   void Handle(Time now, PeerId from, const Staged& m, Ballot ballot);
   void Stage(Time now, ServerId server, const Contribution& contribution);
+  void RefuseOld(const Contribution& c);
   std::vector<Candidate> Candidates();
   bool MaybeSeal(Time now);
   void SealWith(Time now, std::vector<Contribution> contributors);

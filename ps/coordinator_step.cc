@@ -152,7 +152,7 @@ void Coordinator::Stage(Time now, ServerId server, const Contribution& contribut
   if (contribution.base > version_ || !map_ || done_.contains({contribution.worker, contribution.lease.id})) return;
   const uint64_t age = version_.value - contribution.base.value;
   if (age > (options_.spec.mode == Mode::kSync ? 0 : options_.spec.staleness) && !EVERSTEP_PLANTED("accept-stale"))
-    return;
+    return RefuseOld(contribution);
   auto it = std::find_if(staged_.begin(), staged_.end(),
                          [&](const StagedEntry& e) { return e.contribution == contribution; });
   if (it == staged_.end()) {
@@ -167,6 +167,14 @@ void Coordinator::Stage(Time now, ServerId server, const Contribution& contribut
   if (!whole && !EVERSTEP_PLANTED("whole-on-first-shard") && !EVERSTEP_PLANTED("sum-what-is-here")) return;
   it->whole = true;
   it->whole_at = now;
+}
+
+// Its server took it at the version before and drops it with the next one: nobody else would tell the worker.
+void Coordinator::RefuseOld(const Contribution& c) {
+  Member* member = members_.Find(c.worker);
+  if (member == nullptr || !Equal(member->work, c)) return;
+  ReturnWork(&member->work);
+  Send(member->peer, PushRefused{c, {}, Code::kStale, version_, "it waited too long; the version moved on"});
 }
 
 std::vector<Candidate> Coordinator::Candidates() {
@@ -436,13 +444,7 @@ void Coordinator::DropOldStaged() {
     if (current) kept.insert(entry.contribution.lease.id);
     (current ? staged_ : old).push_back(std::move(entry));
   }
-  for (const StagedEntry& entry : old) {
-    const Contribution& c = entry.contribution;
-    Member* member = members_.Find(c.worker);
-    if (member == nullptr || !Equal(member->work, c)) continue;
-    ReturnWork(&member->work);
-    Send(member->peer, PushRefused{c, {}, Code::kStale, version_, "it waited too long; the version moved on"});
-  }
+  for (const StagedEntry& entry : old) RefuseOld(entry.contribution);
   for (auto it = departed_.begin(); it != departed_.end();) {
     if (kept.contains(it->first)) {
       ++it;
