@@ -7,12 +7,18 @@ namespace {
 
 constexpr size_t kRemembered = 96;
 constexpr uint64_t kListenEvery = 5;
+// Of the pushes that it hears, once it is there, it tries to outrun so many.
+constexpr double kOutrun = 0.002;
 
 }  // namespace
 
-void StrangerNode::OnSent(Node& from, Node*, const Envelope& envelope) {
+void StrangerNode::OnSent(Node& from, Node* to, const Envelope& envelope) {
   if (from.Stranger()) return;
-  if (std::holds_alternative<Push>(envelope.body)) newest_push_ = envelope;
+  if (std::holds_alternative<Push>(envelope.body)) {
+    newest_push_ = envelope;
+    if (running() && to != nullptr && random_.Chance(kOutrun))
+      world_.After(Duration(0), [this, address = to->name(), envelope] { Outrun(address, envelope); });
+  }
   if (std::holds_alternative<ChunkData>(envelope.body) || ++passed_ % kListenEvery != 0) return;
   heard_.push_back(envelope);
   if (heard_.size() > kRemembered) heard_.pop_front();
@@ -41,6 +47,14 @@ std::pair<Envelope, Buffer> StrangerNode::BadPush(Envelope envelope) {
     default: push->contribution.worker.value = random_.Next(); break;
   }
   return {envelope, Buffer::Copy(bytes)};
+}
+
+// The chunk that is just on its way, in a size that it cannot have.
+void StrangerNode::Outrun(const std::string& address, Envelope push) {
+  const PeerId peer = world_.NewPeer();
+  world_.Connect(*this, peer, address);
+  world_.Send(*this, {peer, std::move(push), Buffer::Copy(std::string(random_.Below(1000) * 8 + 4, 'x'))});
+  world_.After(Duration(random_.Between(1, 50'000'000)), [this, peer] { world_.Close(*this, peer); });
 }
 
 std::pair<Envelope, Buffer> StrangerNode::ForServer() {

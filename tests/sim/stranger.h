@@ -39,6 +39,7 @@ class StrangerNode : public Node, public Tap {
   std::pair<Envelope, Buffer> ForServer();
   std::pair<Envelope, Buffer> ForCoordinator();
   std::pair<Envelope, Buffer> BadPush(Envelope push);
+  void Outrun(const std::string& address, Envelope push);
   Envelope Overheard(std::initializer_list<std::string_view> names);
 
   Random random_;
