@@ -143,6 +143,7 @@ void Coordinator::Handle(Time now, PeerId from, const Staged& m, Ballot ballot) 
   // A worker that has the new map from the first server that promised is faster than the last one's promise. Nobody
   // would announce again what it pushes, before the next heartbeat.
   if (state_ != State::kRecovering || staged_early_.size() >= limits::kMaxSlots) return;
+  if (EVERSTEP_PLANTED("early-staged-is-lost")) return;
   const std::pair<ServerId, Contribution> early{m.server, m.contribution};
   if (std::find(staged_early_.begin(), staged_early_.end(), early) == staged_early_.end())
     staged_early_.push_back(early);

@@ -205,7 +205,8 @@ void Session::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer 
       // It has not heard of the map that this worker has from another server.
       if (m->map.ballot < known) PullAgainSoon(now, link);
       // By now it has; the pull that was there before that is dropped, and nobody else makes this worker ask again.
-      if (m->map.ballot == known && pulling_ > held_) PullFrom(now, id, link);
+      if (m->map.ballot == known && pulling_ > held_ && !EVERSTEP_PLANTED("dropped-pull-is-lost"))
+        PullFrom(now, id, link);
       AdoptMap(now, m->map);
     }
     return Advance(now);

@@ -12,7 +12,7 @@ using std::chrono::seconds;
 // A heartbeat is twelve times as long, and no step has that much to do: tens of ms of work, tens of messages.
 constexpr Duration kLongestStep = milliseconds(800);
 constexpr Duration kLookEvery = milliseconds(1);
-constexpr int kChanges = 16;
+constexpr int kChanges = 60;
 
 Scenario MakePlanned(uint64_t seed) {
   Random r(Mix64(seed ^ 0x91a44ed));
@@ -46,9 +46,7 @@ Scenario MakePlanned(uint64_t seed) {
 class Planned {
  public:
   Planned(uint64_t seed, const RunOptions& options)
-      : cluster_(MakePlanned(seed), options.tracing),
-        world_(cluster_.world()),
-        random_(Mix64(seed ^ 0x301dd)) {
+      : cluster_(MakePlanned(seed), options.tracing), world_(cluster_.world()), random_(Mix64(seed ^ 0x301dd)) {
     world_.SetLineLimit(options.trace_lines);
   }
 

@@ -68,6 +68,7 @@ void PrintTotals(const sim::BatchTotals& totals, double wall) {
 bool Hunt(const sim::Plant& plant, const sim::BatchOptions& options) {
   sim::BatchOptions hunt = options;
   hunt.plant = plant.name;
+  hunt.planned |= plant.planned;
   const sim::BatchOutcome outcome = sim::RunBatch(hunt);
   const std::string name = std::string(plant.trace) + (plant.trace.empty() ? "" : " ") + std::string(plant.name);
   if (!outcome.failure) {
@@ -110,7 +111,8 @@ int main(int argc, char** argv) {
   const std::string replay_more = (options.planned ? " --planned" : "") + (plant.empty() ? "" : " --plant " + plant);
   if (seed) {
     sim::SetPlant(plant);
-    return Replay(*seed, trace, options.planned, "everstep-sim --seed " + std::to_string(*seed) + " --trace" + replay_more);
+    return Replay(*seed, trace, options.planned,
+                  "everstep-sim --seed " + std::to_string(*seed) + " --trace" + replay_more);
   }
   log::SetLevel(log::Level::kOff);
   if (!plant.empty()) {
