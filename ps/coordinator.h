@@ -325,6 +325,7 @@ class Coordinator {
   bool LastStepSealed() const;
   void Handle(Time now, PeerId from, const Staged& m, Ballot ballot);
   void Stage(Time now, ServerId server, const Contribution& contribution);
+  void RefuseOld(const Contribution& c);
   std::vector<Candidate> Candidates();
   bool MaybeSeal(Time now);
   void SealWith(Time now, std::vector<Contribution> contributors);
@@ -384,6 +385,7 @@ class Coordinator {
   Version version_;
   Digest digest_;
   std::vector<StagedEntry> staged_;
+  std::vector<std::pair<ServerId, Contribution>> staged_early_;  // announced at this ballot before it was open
   std::map<std::pair<WorkerId, LeaseId>, Version>
       done_;                                        // committed; announcements of them may still come. With their base
   std::set<std::pair<WorkerId, LeaseId>> refused_;  // of this step: non-finite or void

@@ -26,6 +26,7 @@ void Coordinator::NewBallot(Time now, std::string why, std::optional<ShardMap> n
   ++counters_.ballots;
   sealed_.reset();
   if (!EVERSTEP_PLANTED("staged-at-any-ballot")) staged_.clear();
+  staged_early_.clear();
   Ballot ballot{ballot_.value + 1};
   if (options_.resume) ballot.value = std::max(ballot.value, options_.resume->above.value + 1);
   asked_ = {ballot_,
@@ -173,13 +174,15 @@ void Coordinator::ConfirmOn(const Seal& seal, double scale, std::set<ServerId> s
 void Coordinator::Open(Time now) {
   state_ = State::kOpen;
   Note(now, "recovered", ToString(ballot_), "at version " + ToString(version_));
-  // Slots are announced anew at each ballot (rule R7).
-  for (Server& server : servers_) {
+  // Slots are announced anew at each ballot (rule R7), and what became whole after its server's promise is announced
+  // by itself.
+  for (const Server& server : servers_) {
     if (!server.promise) continue;
-    for (const Contribution& c : server.promise->held) {
-      Stage(now, server.id, c);
-      if (restarted_) awaited_.insert(c.worker);
-    }
+    for (const Contribution& c : server.promise->held) staged_early_.emplace_back(server.id, c);
+  }
+  for (const auto& [server, contribution] : std::exchange(staged_early_, {})) {
+    Stage(now, server, contribution);
+    if (restarted_) awaited_.insert(contribution.worker);
   }
   // What was whole on a server that is lost, or on the former primary of what moved, is whole no more; of a worker that
   // is gone nobody can push it again.

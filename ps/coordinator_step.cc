@@ -139,14 +139,21 @@ void Coordinator::Handle(Time now, PeerId from, const Staged& m, Ballot ballot) 
   if (server == nullptr || server->id != m.server || !InMap(*server)) return;
   if (ballot != ballot_ && !EVERSTEP_PLANTED("staged-at-any-ballot")) return;
   if (state_ == State::kOpen || state_ == State::kSealed || state_ == State::kMoving)
-    Stage(now, m.server, m.contribution);
+    return Stage(now, m.server, m.contribution);
+  // A worker that has the new map from the first server that promised is faster than the last one's promise. Nobody
+  // would announce again what it pushes, before the next heartbeat.
+  if (state_ != State::kRecovering || staged_early_.size() >= limits::kMaxSlots) return;
+  if (EVERSTEP_PLANTED("early-staged-is-lost")) return;
+  const std::pair<ServerId, Contribution> early{m.server, m.contribution};
+  if (std::find(staged_early_.begin(), staged_early_.end(), early) == staged_early_.end())
+    staged_early_.push_back(early);
 }
 
 void Coordinator::Stage(Time now, ServerId server, const Contribution& contribution) {
   if (contribution.base > version_ || !map_ || done_.contains({contribution.worker, contribution.lease.id})) return;
   const uint64_t age = version_.value - contribution.base.value;
   if (age > (options_.spec.mode == Mode::kSync ? 0 : options_.spec.staleness) && !EVERSTEP_PLANTED("accept-stale"))
-    return;
+    return RefuseOld(contribution);
   auto it = std::find_if(staged_.begin(), staged_.end(),
                          [&](const StagedEntry& e) { return e.contribution == contribution; });
   if (it == staged_.end()) {
@@ -161,6 +168,14 @@ void Coordinator::Stage(Time now, ServerId server, const Contribution& contribut
   if (!whole && !EVERSTEP_PLANTED("whole-on-first-shard") && !EVERSTEP_PLANTED("sum-what-is-here")) return;
   it->whole = true;
   it->whole_at = now;
+}
+
+// Its server took it at the version before and drops it with the next one: nobody else would tell the worker.
+void Coordinator::RefuseOld(const Contribution& c) {
+  Member* member = members_.Find(c.worker);
+  if (member == nullptr || !Equal(member->work, c)) return;
+  ReturnWork(&member->work);
+  Send(member->peer, PushRefused{c, {}, Code::kStale, version_, "it waited too long; the version moved on"});
 }
 
 std::vector<Candidate> Coordinator::Candidates() {
@@ -430,13 +445,7 @@ void Coordinator::DropOldStaged() {
     if (current) kept.insert(entry.contribution.lease.id);
     (current ? staged_ : old).push_back(std::move(entry));
   }
-  for (const StagedEntry& entry : old) {
-    const Contribution& c = entry.contribution;
-    Member* member = members_.Find(c.worker);
-    if (member == nullptr || !Equal(member->work, c)) continue;
-    ReturnWork(&member->work);
-    Send(member->peer, PushRefused{c, {}, Code::kStale, version_, "it waited too long; the version moved on"});
-  }
+  for (const StagedEntry& entry : old) RefuseOld(entry.contribution);
   for (auto it = departed_.begin(); it != departed_.end();) {
     if (kept.contains(it->first)) {
       ++it;

@@ -430,7 +430,7 @@ void Replica::Handle(PeerId from, const Pull& m) {
   if (waiting_.size() >= limits::kMaxWaitingPulls) {
     return Send(from, PullRefused{Code::kResourceExhausted, version_, "too many readers wait here"});
   }
-  waiting_.push_back({from, m});
+  waiting_.push_back({from, m, m.chunks.empty()});
   // What "all" means is said by the map of now.
   if (m.chunks.empty()) waiting_.back().pull.chunks = primary_chunks_;
 }

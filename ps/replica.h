@@ -213,6 +213,7 @@ class Replica {
   struct WaitingPull {
     PeerId peer;
     Pull pull;
+    bool all = false;  // it asked for whatever this server is primary of
   };
   // A sum that came before this server can use it: the seal or its promise is still under way.
   struct EarlySum {

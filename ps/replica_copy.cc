@@ -203,9 +203,11 @@ void Replica::AdoptPlacement(Time now) {
       return true;
     });
   }
-  // Readers that wait for what is elsewhere now.
+  // Readers that wait for what is elsewhere now; and those that asked for all, which is more or less now: they may have
+  // meant it by the new map already, and would get only a part.
   std::erase_if(waiting_, [&](const WaitingPull& w) {
-    if (std::all_of(w.pull.chunks.begin(), w.pull.chunks.end(), held)) return false;
+    const bool same = !w.all || w.pull.chunks == primary_chunks_;
+    if (same && std::all_of(w.pull.chunks.begin(), w.pull.chunks.end(), held)) return false;
     Send(w.peer, WrongShard{*map_});
     return true;
   });

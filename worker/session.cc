@@ -201,8 +201,12 @@ void Session::OnMessage(Time now, PeerId from, const Envelope& envelope, Buffer 
     if (const auto* m = std::get_if<Missing>(&envelope.body)) Handle(now, *m);
     if (const auto* m = std::get_if<PullRefused>(&envelope.body)) Handle(now, id, link, *m);
     if (const auto* m = std::get_if<WrongShard>(&envelope.body)) {
+      const Ballot known = map_ ? map_->ballot : Ballot{};
       // It has not heard of the map that this worker has from another server.
-      if (map_ && m->map.ballot < map_->ballot) PullAgainSoon(now, link);
+      if (m->map.ballot < known) PullAgainSoon(now, link);
+      // By now it has; the pull that was there before that is dropped, and nobody else makes this worker ask again.
+      if (m->map.ballot == known && pulling_ > held_ && !EVERSTEP_PLANTED("dropped-pull-is-lost"))
+        PullFrom(now, id, link);
       AdoptMap(now, m->map);
     }
     return Advance(now);

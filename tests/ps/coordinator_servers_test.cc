@@ -265,6 +265,41 @@ TEST_F(CoordinatorServers, ADrainedServerIsEmptiedAndMayGo) {
   RunStep();
 }
 
+// A worker that learns the new map from the first server that promised pushes at once. What is whole there by then
+// counts when the last one has promised, without waiting for the announcement to be repeated; at this ballot only (rule
+// R7).
+TEST_F(CoordinatorServers, WhatIsAnnouncedBeforeTheBallotIsOpenCounts) {
+  for (const bool old : {false, true}) {
+    servers_.clear();
+    ASSERT_NO_FATAL_FAILURE(StartWith(2));
+    const auto grant = TakeGrant(a_);
+    ASSERT_TRUE(grant);
+    const Contribution c = ContributionOf(a_, *grant);
+    const uint64_t before = version();
+    JoinServer();
+    for (Server& server : servers_) server.promises = false;
+    AnswerMoves();
+    ASSERT_EQ(state(), State::kRecovering);
+    const Ballot ballot = coordinator_->ballot();
+    const auto promise = [&](Server& s) {
+      s.promises = true;
+      s.promised = ballot;
+      DeliverAt(s.peer, ballot, Promised{s.id, s.life, s.version, s.digest, s.applied, 1, {}, {}, {}});
+    };
+    const auto announce = [&](Server& s, Ballot at) { DeliverAt(s.peer, at, Staged{s.id, c}); };
+    promise(servers_[0]);
+    announce(servers_[0], old ? Ballot{ballot.value - 1} : ballot);
+    promise(servers_[1]);
+    announce(servers_[1], ballot);
+    announce(servers_[1], ballot);
+    EXPECT_EQ(state(), State::kRecovering);
+    promise(servers_[2]);
+    EXPECT_EQ(state(), State::kOpen);
+    announce(servers_[2], ballot);
+    EXPECT_EQ(version(), before + (old ? 0 : 1)) << "sealed and committed at once, by messages alone";
+  }
+}
+
 TEST_F(CoordinatorServers, DrainsThatMakeNoSenseAreRefused) {
   StartWith(2);
   EXPECT_EQ(Drain("nobody").code(), Code::kNotFound);

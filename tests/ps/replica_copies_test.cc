@@ -357,5 +357,18 @@ TEST_F(ReplicaMoves, AReaderThatWaitsForWhatMovedIsTold) {
   EXPECT_EQ(mail_.Take<WrongShard>(kWorker).size(), 1u);
 }
 
+// It may have asked by the new map, and would get only what "all" was by the old one.
+TEST_F(ReplicaMoves, AReaderOfAllIsToldWhenThatIsMoreNow) {
+  StartBoth();
+  Deliver(kWorker, {1}, Pull{{1}, {2}, false, {}, {}});
+  Deliver({kWorker.value + 1}, {1}, Pull{{1}, {2}, false, {{1}}, {}});
+  ShardMap map = BothMap(2);
+  map.replicas = {{0, 1}, {0, 1}, {0, 1}};
+  ASSERT_NE(map.replicas, BothMap(1).replicas);
+  Tell(2, everstep::Promise{map, Spec()});
+  EXPECT_EQ(mail_.Take<WrongShard>(kWorker).size(), 1u);
+  EXPECT_TRUE(mail_.Take<WrongShard>({kWorker.value + 1}).empty()) << "it named what it wants, and that is here";
+}
+
 }  // namespace
 }  // namespace everstep

@@ -46,8 +46,8 @@ std::string Line(const RunResult& r) {
   return line.str();
 }
 
-void CheckReplay(RunResult* result) {
-  const RunResult again = RunSeed(result->seed, {true, 1});
+void CheckReplay(const BatchOptions& options, RunResult* result) {
+  const RunResult again = RunSeed(result->seed, {true, 1, options.planned});
   if (again.trace_hash != result->trace_hash || again.events != result->events) {
     result->violation = Violation{"replay", "the same seed ran differently the second time"};
   }
@@ -60,8 +60,8 @@ void CheckReplay(RunResult* result) {
     const uint64_t seed = options.first_seed + i;
     Write(fd, "begin " + std::to_string(seed) + "\n");
     alarm(kSeedDeadlineSeconds);
-    RunResult result = RunSeed(seed, {});
-    if (options.twice && !result.violation) CheckReplay(&result);
+    RunResult result = RunSeed(seed, {false, 0, options.planned});
+    if (options.twice && !result.violation) CheckReplay(options, &result);
     Write(fd, result.violation ? "failed " + std::to_string(seed) + "\n" : Line(result));
     if (result.violation) break;
   }
@@ -183,8 +183,8 @@ class Batch {
   RunResult Explain(uint64_t seed) {
     SetPlant(options_.plant);
     if (!died_.contains(seed)) {
-      RunResult result = RunSeed(seed, {true, 40});
-      if (!result.violation && options_.twice) CheckReplay(&result);
+      RunResult result = RunSeed(seed, {true, 40, options_.planned});
+      if (!result.violation && options_.twice) CheckReplay(options_, &result);
       if (result.violation) return result;
       result.violation = Violation{"replay", "it failed in a child process and not when it was run again"};
       return result;

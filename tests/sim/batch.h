@@ -17,6 +17,7 @@ struct BatchOptions {
   std::string plant;
   bool twice = false;  // each seed twice, the second time with its trace: the runs must be the same, bit for bit
   bool progress = false;
+  bool planned = false;  // as in RunOptions
 };
 
 struct BatchTotals {

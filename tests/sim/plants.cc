@@ -72,6 +72,10 @@ constexpr Plant kPlants[] = {
     {"resume-without-ledger", "", "P4", kAny, "a job that resumes forgets which samples are consumed", true},
     {"resume-without-state", "", "P1", kAny, "a job that resumes forgets the optimizer's state", true},
     {"save-what-is-here", "", "P2", kAny, "a server saves the version it has, whichever was asked for", true},
+    {"early-staged-is-lost", "", "P7", kAny, "what is announced while a ballot waits for its last promise is forgotten",
+     false, true},
+    {"dropped-pull-is-lost", "", "P7", kAny,
+     "a worker does not ask again where its pull was dropped with the server's old map", false, true},
     {"equal-weights", "", "P5", kAny, "contributions count the same, however many samples they are made of"},
 };
 

@@ -16,6 +16,7 @@ struct Plant {
   Ambush ambush;  // where it is looked for; kNone: anywhere
   std::string_view what;
   bool power_cuts = false;  // looked for in runs with power cuts
+  bool planned = false;     // looked for in runs with planned changes (planned.h)
 };
 
 std::span<const Plant> Plants();

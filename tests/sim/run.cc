@@ -1,6 +1,7 @@
 #include "tests/sim/run.h"
 
 #include "tests/sim/faults.h"
+#include "tests/sim/planned.h"
 
 namespace everstep::sim {
 namespace {
@@ -118,6 +119,7 @@ class Run {
 }  // namespace
 
 RunResult RunSeed(uint64_t seed, const RunOptions& options) {
+  if (options.planned) return RunPlanned(seed, options);
   Run run(seed, options, std::nullopt);
   run.Go();
   RunResult result = run.Result(seed);

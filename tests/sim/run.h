@@ -29,6 +29,7 @@ struct RunResult {
 struct RunOptions {
   bool tracing = false;
   size_t trace_lines = 40;
+  bool planned = false;  // planned changes of the map instead (planned.h)
 };
 
 RunResult RunSeed(uint64_t seed, const RunOptions& options);

@@ -32,9 +32,9 @@ void Print(const sim::RunResult& result, const std::string& replay) {
   std::printf("\nreplay: %s\n", replay.c_str());
 }
 
-int Replay(uint64_t seed, bool trace, const std::string& replay) {
+int Replay(uint64_t seed, bool trace, bool planned, const std::string& replay) {
   log::SetLevel(trace ? log::Level::kDebug : log::Level::kOff);
-  const sim::RunResult result = sim::RunSeed(seed, {trace, SIZE_MAX});
+  const sim::RunResult result = sim::RunSeed(seed, {trace, SIZE_MAX, planned});
   for (const std::string& line : result.lines) std::printf("%s\n", line.c_str());
   std::printf("seed %llu: %llu steps, %llu messages, %llu events, %.3f s of virtual time, trace hash %016llx\n%s\n",
               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(result.steps),
@@ -68,6 +68,7 @@ void PrintTotals(const sim::BatchTotals& totals, double wall) {
 bool Hunt(const sim::Plant& plant, const sim::BatchOptions& options) {
   sim::BatchOptions hunt = options;
   hunt.plant = plant.name;
+  hunt.planned |= plant.planned;
   const sim::BatchOutcome outcome = sim::RunBatch(hunt);
   const std::string name = std::string(plant.trace) + (plant.trace.empty() ? "" : " ") + std::string(plant.name);
   if (!outcome.failure) {
@@ -98,6 +99,8 @@ int main(int argc, char** argv) {
   app.add_flag("--trace", trace, "with --seed: print every event");
   app.add_option("--plant", plant,
                  "a planted bug that must be found; `all` of them, or `list`; with --seed: run it so");
+  app.add_flag("--planned", options.planned,
+               "servers join and are drained, and nothing goes wrong: no step may wait for a timer");
   CLI11_PARSE(app, argc, argv);
 
   if (plant == "list") return ListPlants();
@@ -105,10 +108,11 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "no plant is named %s; see --plant list\n", plant.c_str());
     return 2;
   }
-  const std::string replay_plant = plant.empty() ? "" : " --plant " + plant;
+  const std::string replay_more = (options.planned ? " --planned" : "") + (plant.empty() ? "" : " --plant " + plant);
   if (seed) {
     sim::SetPlant(plant);
-    return Replay(*seed, trace, "everstep-sim --seed " + std::to_string(*seed) + " --trace" + replay_plant);
+    return Replay(*seed, trace, options.planned,
+                  "everstep-sim --seed " + std::to_string(*seed) + " --trace" + replay_more);
   }
   log::SetLevel(log::Level::kOff);
   if (!plant.empty()) {
@@ -122,7 +126,7 @@ int main(int argc, char** argv) {
   options.progress = true;
   const sim::BatchOutcome outcome = sim::RunBatch(options);
   if (outcome.failure) {
-    Print(*outcome.failure, "everstep-sim --seed " + std::to_string(outcome.failure->seed) + " --trace");
+    Print(*outcome.failure, "everstep-sim --seed " + std::to_string(outcome.failure->seed) + " --trace" + replay_more);
     return 1;
   }
   PrintTotals(outcome.totals, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());

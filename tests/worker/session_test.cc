@@ -309,6 +309,19 @@ TEST_F(SessionLinks, AServerThatDoesNotKnowTheNewMapYetIsAskedAgainAtOnce) {
   EXPECT_TRUE(mail_.Take<Pull>(bulk_[1]).empty()) << "once for each refusal";
 }
 
+// It waited there by the old map; the server dropped it with that, and this worker has had the new one for a while.
+TEST_F(SessionLinks, AServerThatDroppedThePullWithItsOldMapIsAskedAgainAtOnce) {
+  const auto work = WorkAt(2);
+  PushAll(work);
+  ASSERT_TRUE(Commit(work).ok());
+  ShardMap map = Map(2);
+  std::swap(map.replicas[0], map.replicas[1]);
+  FromServer(0, WrongShard{map});
+  mail_.Clear();
+  FromServer(1, WrongShard{map});
+  EXPECT_EQ(mail_.Take<Pull>(bulk_[1]).size(), 1u);
+}
+
 TEST_F(SessionLinks, ServersThatMoveAreFollowed) {
   JoinAt(2);
   const PeerId old = bulk_[1];
