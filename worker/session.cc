@@ -9,7 +9,7 @@ namespace everstep {
 namespace {
 
 // After a refusal that holds for a moment only.
-constexpr Duration kAskAgain = std::chrono::milliseconds(10);
+constexpr Duration kPullAgain = std::chrono::milliseconds(10);
 
 }  // namespace
 
@@ -296,7 +296,7 @@ void Session::PullAll(Time now) {
 
 // What was refused for the moment is asked again before anybody would miss it: the step waits for it.
 void Session::PullAgainSoon(Time now, Link& link) {
-  link.ask_at = now + kAskAgain;
+  link.ask_at = now + kPullAgain;
   next_tick_ = std::min(next_tick_, link.ask_at);
 }
 

@@ -6,8 +6,8 @@
 namespace everstep {
 namespace {
 
-constexpr Duration kFirstBackoff = std::chrono::milliseconds(20);
-constexpr Duration kLongestBackoff = std::chrono::seconds(1);
+constexpr Duration kFirstRetry = std::chrono::milliseconds(20);
+constexpr Duration kLongestRetry = std::chrono::seconds(1);
 // A server that does not coordinate may do so in a moment.
 constexpr Duration kAskAgain = std::chrono::milliseconds(30);
 constexpr Duration kNextCandidate = std::chrono::milliseconds(2);
@@ -28,7 +28,7 @@ void Session::LinkDown(Time now, Link& link) {
   link.peer = {};
   // A link that said something, or lasted longer than any attempt to connect, did work until now.
   if (link.heard_at > link.opened_at || now - link.opened_at > Session::kConnectDeadline) link.down_since = now;
-  link.backoff = std::min<Duration>(kLongestBackoff, link.backoff == Duration{0} ? kFirstBackoff : link.backoff * 2);
+  link.backoff = std::min<Duration>(kLongestRetry, link.backoff == Duration{0} ? kFirstRetry : link.backoff * 2);
   // Spread the retries of many workers that lost the same peer at the same moment.
   link.retry_at =
       now + Duration(static_cast<int64_t>(static_cast<double>(link.backoff.count()) * (0.5 + random_.Uniform() / 2)));
