@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "transport/connection_id.h"
 #include "transport/shm/shm_orphans.h"
 
 namespace everstep::transport::shm {
@@ -76,50 +75,21 @@ class Link::Releases : public std::enable_shared_from_this<Link::Releases> {
 };
 
 Link::Link(LinkHost& host, Side side, std::string peer, const Options& options)
-    : host_(&host),
-      loop_(host.loop()),
-      side_(side),
-      peer_(std::move(peer)),
-      id_(NextConnectionId()),
-      window_(options.window_bytes),
-      linger_(options.linger) {
-  credit_return_.emplace(loop_, window_, [this] {
-    credit_to_tell_ += credit_return_->TakeOwed();
-    if (host_ != nullptr) host_->Wake(*this);
-  });
-}
-
-Link::~Link() = default;
+    : QueuedConnection(host.loop(), std::move(peer), options), host_(&host), side_(side) {}
 
 void Link::Attach(int fd) {
   socket_ = std::make_unique<Socket>(fd);
   releases_ = std::make_shared<Releases>(loop_, weak_from_this());
   loop_.Watch(fd, [this] { Readable(); });
-  if (side_ == Side::kDialer) socket_->Put({Kind::kHello, 0, kMagic, kVersion, window_}, {});
-  host_->Wake(*this);
+  if (side_ == Side::kDialer) socket_->Put({Kind::kHello, 0, kMagic, kVersion, window()}, {});
+  Wake();
 }
 
 // ---- Out ----
 
-Status Link::Send(Frame frame) {
-  if (over_ || closing_) return {Code::kUnavailable, "the connection to " + peer_ + " is closed"};
-  EVERSTEP_CHECK(loop_.InLoop(), "a connection belongs to its loop's thread");
-  EVERSTEP_RETURN_IF_ERROR(queue_.Push(std::move(frame), peer_));
-  host_->Wake(*this);
-  return Status::Ok();
-}
-
-void Link::Close() {
-  if (over_ || closing_) return;
-  EVERSTEP_CHECK(loop_.InLoop(), "a connection belongs to its loop's thread");
-  closing_ = true;
-  handler_ = nullptr;
-  close_timer_ = loop_.At(SteadyNow() + linger_, [this] {
-    close_timer_ = 0;
-    over_ = true;
-    EndSocket();
-  });
-  host_->Wake(*this);
+void Link::GiveUp() {
+  over_ = true;
+  EndSocket();
 }
 
 void Link::Flush() {
@@ -128,22 +98,22 @@ void Link::Flush() {
   if (open_ && !told_) {
     if (credit_to_tell_ > 0) socket_->Put({Kind::kCredit, 0, std::exchange(credit_to_tell_, 0)}, {});
     const bool more = FlushFrames();
-    if (more) host_->Wake(*this);
+    if (more) Wake();
     // What still waits for credit is not sent: the caller has no use for an answer.
     if (closing_ && !more) PutClose(Status::Ok());
   }
   if (!socket_->Flush()) return;  // the reading side finds out why, after what has still come
-  const bool more = !socket_->flushed();
-  if (more != writing_) {
-    writing_ = more;
-    if (more) {
-      loop_.WatchWritable(socket_->fd(), [this] { host_->Wake(*this); });
+  const bool full = !socket_->flushed();
+  if (full != writing_) {
+    writing_ = full;
+    if (full) {
+      loop_.WatchWritable(socket_->fd(), [this] { Wake(); });
     } else {
       loop_.UnwatchWritable(socket_->fd());
     }
   }
   // The farewell has left. What remains is the other end's word on the memory that it still reads.
-  if (closing_ && told_ && !more && close_timer_ != 0) loop_.Cancel(std::exchange(close_timer_, 0));
+  if (closing_ && told_ && !full) StopCloseTimer();
   MaybeEnd();
 }
 
@@ -151,13 +121,9 @@ bool Link::FlushFrames() {
   size_t copied = 0;
   while (!queue_.empty()) {
     if (copied >= kCopiesPerRound) return true;
-    const size_t bytes = queue_.front().payload.size();
-    if (!send_window_.Admits(bytes) || sent_.size() >= limits::kMaxQueuedFrames) return false;
-    send_window_.Spend(bytes);
-    host_->counters().frames_sent += 1;
-    host_->counters().bytes_sent += queue_.front().header.size() + bytes;
+    if (!send_window_.Admits(queue_.front().payload.size()) || sent_.size() >= limits::kMaxQueuedFrames) return false;
     Frame frame = queue_.front();
-    queue_.Pop();
+    SentFront(host_->counters());
     copied += PutFrame(std::move(frame));
   }
   return false;
@@ -253,15 +219,14 @@ void Link::Handle(Socket::Inbound inbound) {
     case Kind::kForget: mapped_.erase(record.a); return;
     case Kind::kRelease: return HandleRelease(inbound.text);
     case Kind::kCredit:
-      if (!send_window_.Return(record.a)) return Break("returned credit for bytes that it was not sent");
-      if (!queue_.empty()) host_->Wake(*this);
+      if (!TakeCredit(record.a)) Break("returned credit for bytes that it was not sent");
       return;
     case Kind::kClose: {
       told_ = true;
       const bool known = record.a <= static_cast<uint64_t>(Code::kInternal);
       Status why = record.a == 0 ? Status::Ok()
                                  : Status(known ? static_cast<Code>(record.a) : Code::kUnavailable,
-                                          std::string(inbound.text.text()) + " (" + peer_ + ")");
+                                          std::string(inbound.text.text()) + " (" + peer() + ")");
       return Finish(why);
     }
     case Kind::kHello:
@@ -272,7 +237,7 @@ void Link::Handle(Socket::Inbound inbound) {
 void Link::HandleHandshake(const Record& record) {
   const Kind expected = side_ == Side::kDialer ? Kind::kWelcome : Kind::kHello;
   if (record.kind != expected || record.a != kMagic) {
-    return Fail({Code::kCorrupt, peer_ + " does not speak Everstep's shared-memory protocol"});
+    return Fail({Code::kCorrupt, peer() + " does not speak Everstep's shared-memory protocol"});
   }
   if (record.b != kVersion) {
     const Status why(Code::kWrongVersion, "shared-memory protocol version " + std::to_string(record.b) + " there, " +
@@ -280,36 +245,30 @@ void Link::HandleHandshake(const Record& record) {
     PutClose(why);
     return Fail(why);
   }
-  send_window_ = SendWindow(static_cast<size_t>(std::min<uint64_t>(record.c, limits::kCreditWindowBytes)));
+  Grant(record.c);
   if (side_ == Side::kListener) {
-    socket_->Put({Kind::kWelcome, 0, kMagic, kVersion, window_}, {});
+    socket_->Put({Kind::kWelcome, 0, kMagic, kVersion, window()}, {});
     open_ = true;
     host_->counters().accepted += 1;
     ConnectionHandler* const handler = host_->Accept(shared_from_this());
     if (handler == nullptr) {
       PutClose({Code::kUnavailable, "the listener refused the connection"});
-      host_->Wake(*this);
+      Wake();
       return;
     }
     if (!over_ && !closing_) handler_ = handler;
   }
   open_ = true;
-  if (host_ != nullptr) host_->Wake(*this);
+  if (host_ != nullptr) Wake();
 }
 
 void Link::HandleFrame(Socket::Inbound inbound) {
   const Record& record = inbound.record;
-  const bool shared = record.kind == Kind::kShared;
-  const auto bytes = static_cast<size_t>(shared ? record.c : record.a);
-  if (shared && !HandleSharedPayload(record, inbound.payload)) return;
+  if (record.kind == Kind::kShared && !HandleSharedPayload(record, inbound.payload)) return;
   // While closing nobody listens; what arrives is dropped, and so released.
   if (over_ || closing_) return;
-  if (!credit_return_->Admits(bytes)) return Break("sent more than its credit allows");
-  Credit credit = bytes > 0 ? credit_return_->Lend(bytes) : Credit();
-  host_->counters().frames_received += 1;
-  host_->counters().bytes_received += inbound.text.size() + bytes;
-  if (handler_ == nullptr) return;
-  handler_->OnFrame(*this, {std::move(inbound.text), std::move(inbound.payload), std::move(credit)});
+  if (!HandOut(std::move(inbound.text), std::move(inbound.payload), host_->counters()))
+    Break("sent more than its credit allows");
 }
 
 bool Link::HandleSharedPayload(const Record& record, Buffer& payload) {
@@ -329,7 +288,7 @@ void Link::HandleRelease(const Buffer& numbers) {
     std::memcpy(&number, numbers.data() + i, sizeof number);
     if (sent_.erase(number) == 0) return Break("released a payload twice");
   }
-  if (!queue_.empty()) host_->Wake(*this);
+  if (!queue_.empty()) Wake();
   MaybeEnd();
 }
 
@@ -338,7 +297,7 @@ void Link::HandleRelease(const Buffer& numbers) {
 void Link::Break(const std::string& what) {
   if (host_ == nullptr) return;
   if (open_) host_->counters().refused_frames += 1;
-  const Status why(Code::kCorrupt, peer_ + " broke the protocol: " + what + "; the connection is closed");
+  const Status why(Code::kCorrupt, peer() + " broke the protocol: " + what + "; the connection is closed");
   log::Warning(why.message());
   PutClose({Code::kCorrupt, "the peer broke the protocol: " + what});
   Fail(why);
@@ -357,7 +316,7 @@ void Link::Finish(const Status& why) {
   ConnectionHandler* const handler = std::exchange(handler_, nullptr);
   const bool first = !std::exchange(over_, true);
   queue_.Clear();
-  host_->Wake(*this);
+  Wake();
   if (first && handler != nullptr) handler->OnClosed(*this, why);
 }
 
@@ -367,7 +326,7 @@ void Link::Vanished() {
   const bool first = !std::exchange(over_, true);
   EndSocket();
   if (first && handler != nullptr)
-    handler->OnClosed(*this, {Code::kUnavailable, peer_ + (open_ ? " vanished" : " refused the connection")});
+    handler->OnClosed(*this, {Code::kUnavailable, peer() + (open_ ? " vanished" : " refused the connection")});
 }
 
 // The connection is over and neither end reads the other's memory any more.
@@ -378,9 +337,7 @@ void Link::MaybeEnd() {
 
 void Link::EndSocket() {
   if (host_ == nullptr) return;
-  queue_.Clear();
-  credit_return_->Detach();
-  if (close_timer_ != 0) loop_.Cancel(std::exchange(close_timer_, 0));
+  Retire();
   std::vector<Buffer> unreleased;
   for (auto& [number, payload] : std::exchange(sent_, {})) unreleased.push_back(std::move(payload));
   if (!open_ && side_ == Side::kListener) host_->counters().failed_handshakes += 1;
@@ -399,7 +356,7 @@ void Link::EndSocket() {
 void Link::FinishNow() {
   const auto self = shared_from_this();
   if (!closing_) Close();
-  const Time deadline = SteadyNow() + linger_;
+  const Time deadline = SteadyNow() + linger();
   while (socket_ && open_) {
     Flush();
     if (!socket_ || (told_ && socket_->flushed())) break;

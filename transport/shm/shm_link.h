@@ -8,14 +8,12 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "transport/credit.h"
+#include "transport/queued_connection.h"
 #include "transport/shm/factory.h"
 #include "transport/shm/shm_socket.h"
-#include "transport/transport.h"
 
 namespace everstep::transport::shm {
 
@@ -36,36 +34,25 @@ class LinkHost {
   virtual void Ended(Link& link) = 0;
 };
 
-class Link final : public Connection, public std::enable_shared_from_this<Link> {
+class Link final : public QueuedConnection, public std::enable_shared_from_this<Link> {
  public:
   enum class Side { kDialer, kListener };
   Link(LinkHost& host, Side side, std::string peer, const Options& options);
-  ~Link() override;
-
-  // Connection. On any thread but the loop's they fail a check.
-  Status Send(Frame frame) override;
-  void Close() override;
-  size_t queued_bytes() const override { return queue_.bytes(); }
-  const std::string& peer() const override { return peer_; }
-  uint64_t id() const override { return id_; }
 
   // For the host.
-  void SetHandler(ConnectionHandler* handler) { handler_ = handler; }
   // Takes over a connected socket; the dialer's end says hello.
   void Attach(int fd);
-  // Shook hands: a connection.
-  bool open() const { return open_; }
-  bool over() const { return over_; }
   // Sends what may leave.
   void Flush();
   // Waits, up to the time for that, until what is queued has left; then the socket ends. Without callbacks.
   void FinishNow();
   // Over for the reason `why`; tells the handler, and the peer when there is one.
   void Fail(const Status& why);
-  bool listed = false;  // for the host's list of links to flush
 
  private:
   class Releases;
+  void Wake() override { host_->Wake(*this); }
+  void GiveUp() override;
   void Readable();
   void HandleAll();
   void Handle(Socket::Inbound inbound);
@@ -86,26 +73,10 @@ class Link final : public Connection, public std::enable_shared_from_this<Link> 
   void EndSocket();
 
   LinkHost* host_;  // null once the socket is closed
-  Loop& loop_;
   const Side side_;
-  const std::string peer_;
-  const uint64_t id_;
-  const size_t window_;
-  const Duration linger_;
-  ConnectionHandler* handler_ = nullptr;
-
   std::unique_ptr<Socket> socket_;  // null before Attach and after the end
   bool writing_ = false;            // the loop says when the socket takes more
-  bool open_ = false;
-  bool closing_ = false;
-  bool over_ = false;
-  bool told_ = false;  // kClose is queued or came
-  Loop::TimerId close_timer_ = 0;
-  size_t credit_to_tell_ = 0;
-
-  SendQueue queue_;
-  SendWindow send_window_;
-  std::optional<CreditReturn> credit_return_;
+  bool told_ = false;               // kClose is queued or came
 
   uint64_t next_shared_ = 0;         // number of the next shared frame that is sent
   std::map<uint64_t, Buffer> sent_;  // payloads that the peer may still read, by number
